@@ -151,9 +151,16 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}publishing.py",
-        "if not row.is_empty and text != settled_text(row):",
-        "if text and text != settled_text(row):",
+        "if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):",
+        "if text and text != settled_text(row) and not is_forgotten(row, text):",
         "recovery/test_another_cluster.py",
+        proof=True,
+    ),
+    Mutant(
+        f"{_CORE}publishing.py",
+        "if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):",
+        "if not row.is_empty and text != settled_text(row):",
+        "recovery/test_forgetting.py",
         proof=True,
     ),
     # repair

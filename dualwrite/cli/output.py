@@ -158,3 +158,12 @@ def duration(milliseconds: int | None) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2])
+
+
+def ask(*, yes: bool) -> None:
+    """Ask whether to go on, unless `yes`. Raises click.Abort, and UsageError without a terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("cannot prompt without a terminal: pass --yes")
+    click.confirm("go on?", abort=True, err=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 from rich.console import Console
@@ -23,12 +23,14 @@ from dualwrite.cli.connection import (
     schema_option,
 )
 from dualwrite.cli.failures import LEFT
+from dualwrite.cli.forgotten import Chosen, forget_each
 from dualwrite.cli.groups import Command
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.taken_out import block_names, document_of, keeping_in, print_each, take_out_each
 from dualwrite.recipes.core.judge import REFUSALS
 from dualwrite.recipes.core.refused import OWED
+from dualwrite.recipes.recovery.forgetting import Forgotten
 from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR, TakenOut
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
 
@@ -127,6 +129,12 @@ _HEADERS: Final = (
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append the records of --take-out to this file, as lines of JSON, instead of printing them.",
 )
+@click.option(
+    "--forget-cluster",
+    metavar="CLUSTER",
+    help="The Kafka cluster with this id is gone for good, and with it what is in doubt there: give that up.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before something is given up with --forget-cluster.")
 @json_option
 @click.pass_context
 def command(
@@ -146,6 +154,8 @@ def command(
     publish_again: tuple[str, ...],
     taken: list[tuple[str, int]],
     take_out_to: Path | None,
+    forget_cluster: str | None,
+    yes: bool,
     once: bool,
     interval: float | None,
     as_json: bool,
@@ -163,13 +173,18 @@ def command(
     would be resolved); 2 wrong usage, or Kafka or the database cannot be reached.
     """
     named = acknowledge_lost + force_terminate + publish_again + tuple(name for name, _ in taken)
+    named += () if forget_cluster is None else (forget_cluster,)
     _check_usage(prefix, everything=everything, once=once, interval=interval, named=named)
-    if not (prefix is not None or everything or transactional_ids or named):
+    if not (prefix is not None or everything or transactional_ids or (named and forget_cluster is None)):
         raise click.UsageError("no ids selected: give --prefix, --transactional-id, or --all")
     if interval is None:
         access.reach()
     with ExitStack() as opened:
         engine = opened.enter_context(database(database_url))
+        forgotten: list[Forgotten] = []
+        if forget_cluster is not None:
+            chosen = Chosen(forget_cluster, "" if everything else prefix, transactional_ids, schema, lock_timeout_ms)
+            forgotten = forget_each(engine, access, chosen, apply=apply, yes=yes)
         stored = [(name, seq) for name, seq in taken if seq != OWED]
         blocks = take_out_each(
             engine, stored, apply=apply, to=take_out_to, schema=schema, lock_timeout_ms=lock_timeout_ms
@@ -194,7 +209,8 @@ def command(
         )
         opened.enter_context(service)
         if interval is None:
-            ctx.exit(_once(service, blocks, apply=apply, as_json=as_json, to=take_out_to))
+            done = Done(blocks, forgotten)
+            ctx.exit(_once(service, done, apply=apply, as_json=as_json, to=take_out_to))
         ctx.exit(_rounds(service, interval, apply=apply, as_json=as_json))
 
 
@@ -208,20 +224,34 @@ def _check_usage(
     check_rounds(once=once, interval=interval)
     if named and interval is not None:
         raise click.UsageError(
-            "--acknowledge-lost, --force-terminate, --publish-again and --take-out are for ids that you have examined: "
-            "use them without --interval"
+            "--acknowledge-lost, --force-terminate, --publish-again, --take-out and --forget-cluster are for ids that "
+            "you have examined: use them without --interval"
         )
 
 
-def _once(service: RecoveryService, blocks: Sequence[TakenOut], *, apply: bool, as_json: bool, to: Path | None) -> int:
+class Done(NamedTuple):
+    """The decisions of the operator that were carried out, or would be, before the round."""
+
+    taken_out: Sequence[TakenOut] = ()
+    forgotten: Sequence[Forgotten] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        return any(each.error is not None for each in self.forgotten)
+
+
+_NO_DECISIONS: Final = Done()
+
+
+def _once(service: RecoveryService, done: Done, *, apply: bool, as_json: bool, to: Path | None) -> int:
     with _progress() as watched:
         report = service.recover(watched) if apply else service.plan(watched)
     if as_json:
-        print_json(as_document(report, blocks))
+        print_json(as_document(report, done))
     else:
         print_each(report.taken_out, to=to)
         _print(report)
-    return 0 if report.is_clean else LEFT
+    return 0 if report.is_clean and not done.has_failed else LEFT
 
 
 def _rounds(service: RecoveryService, interval_s: float, *, apply: bool, as_json: bool) -> int:
@@ -278,7 +308,7 @@ def _summary(report: RecoveryReport) -> str:
     return f"{summary}; nothing was changed: --apply resolves them" if resolvable else summary
 
 
-def as_document(report: RecoveryReport, blocks: Sequence[TakenOut] = ()) -> dict[str, Any]:
+def as_document(report: RecoveryReport, done: Done = _NO_DECISIONS) -> dict[str, Any]:
     """Return the document of `--json`; docs/cli.md has its keys."""
     return {
         "applied": report.applied,
@@ -286,5 +316,6 @@ def as_document(report: RecoveryReport, blocks: Sequence[TakenOut] = ()) -> dict
         "settled": report.settled,
         "unseen": list(report.unseen),
         "found": [{**asdict(found), "left": found.is_left} for found in report.found],
-        "taken_out": [document_of(block) for block in (*blocks, *report.taken_out)],
+        "taken_out": [document_of(block) for block in (*done.taken_out, *report.taken_out)],
+        "forgotten": [asdict(each) for each in done.forgotten],
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from dualwrite.cli.connection import (
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Command
-from dualwrite.cli.output import counted, print_json
+from dualwrite.cli.output import ask, counted, print_json
 from dualwrite.cli.verify_kafka import RETENTION_MS, CannotRunError
 from dualwrite.cli.verify_run import Plan, Run, Verified, prefix_of
 from dualwrite.guarantee import Tier
@@ -193,11 +192,7 @@ def _ask(plan: Plan, *, yes: bool) -> None:
         ),
         err=True,
     )
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("cannot prompt without a terminal: pass --yes")
-    click.confirm("go on?", abort=True, err=True)
+    ask(yes=yes)
 
 
 def _keep_history(verified: Verified, path: Path | None, run: str) -> Path | None:

@@ -25,6 +25,7 @@ from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.judge import behind_kafka
+from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -122,6 +123,7 @@ async def _take_over(
     except BaseException:
         await owned.give_up()
         raise
+    owned.taken_over_in = here()
     owned.slot.move(SlotState.READY, row=row, owed=proof.owed, in_doubt=NOTHING_PREPARED)
     return row, _resolution(owned, row, ongoing)
 

@@ -83,6 +83,9 @@ _OF_ID: Final = (
 )
 """The errors after which a block may go on under another id, if its own records are not the cause."""
 
+SETTLE_MS: Final = 5_000
+"""How long closing may wait for each of the row's lock, the markers and the log, to settle the last dual write."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -447,11 +450,12 @@ class DualWriteCoordinator:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def close(self, timeout_s: float = 0.0) -> None:
+    async def close(self, timeout_s: float = 0.0, *, settle_ms: int = SETTLE_MS) -> None:
         """Give up the transactional id, after waiting at most `timeout_s` seconds for the use of another thread.
 
-        Raises IllegalStateError, and closes nothing, if that takes longer, or if this thread has the id. A dual write
-        in doubt stays so, safely, until the id is next used or recovered.
+        A last dual write that Kafka has confirmed is settled first, which may take `settle_ms`. Raises
+        IllegalStateError, and closes nothing, if that takes longer, or if this thread has the id. A dual write in doubt
+        stays so, safely, until the id is next used or recovered.
         """
         use = IdUse()
         try:
@@ -462,7 +466,7 @@ class DualWriteCoordinator:
                     raise IllegalStateError("this thread runs a dual write; leave its block before closing the writer")
                 if not self._users.wait(use, timeout_s):
                     raise self.still_used("thread", timeout_s)
-            await self._close()
+            await self._close(settle_ms)
         finally:
             try:
                 self.release(use)
@@ -477,9 +481,15 @@ class DualWriteCoordinator:
             f"{timeout_s:g} s; the writer is not closed: close it again when that block has ended"
         )
 
-    async def _close(self) -> None:
+    async def _close(self, settle_ms: int) -> None:
         if self._slot.state is SlotState.CLOSED:
             return
+        try:
+            await self._publishing.settle_before_leaving(settle_ms)
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
         if self._slot.state in (SlotState.IN_DOUBT, SlotState.UNRESOLVED):
             unresolved = self._lost_commits.unresolved
             _log.warning(

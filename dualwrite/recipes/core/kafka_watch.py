@@ -76,6 +76,11 @@ class TaskWatch:
                 self._running.cancel()
 
 
+def here() -> object:
+    """Return this process and its running event loop: equal where the same connections may be used."""
+    return this_process.generation, _running_loop()
+
+
 def _running_loop() -> asyncio.AbstractEventLoop | None:
     with suppress(RuntimeError):
         return asyncio.get_running_loop()

@@ -77,6 +77,10 @@ class OwnedId:
         """Shared by all ids of a pool."""
         self.has_stored = False
         """Whether the database may store blocks of the id; then none may be sent ahead of them."""
+        self.settled: PreparedTxnState | None = None
+        """The state beside which this process has noted last that it is settled, or has found that note."""
+        self.taken_over_in: object = None
+        """The process and the event loop in which the id was taken over: the producer is bound to them."""
         self.policy: Final = policy
         self._lease = lease
         self.is_lease_known = lease is None

@@ -30,6 +30,7 @@ from dualwrite.recipes.core.completion import LostCommits, VerdictNoted, end, le
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
+from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import is_forgotten, settled_text
@@ -337,7 +338,7 @@ class Publishing:
             pass_on_signal(error)
             _log.info("transactional id %s: its row is not settled yet (%s)", owned.transactional_id, first_line(error))
 
-    async def _settle_confirmed(self) -> None:
+    async def _settle_confirmed(self, *, deletes_batch: bool = True) -> None:
         owned = self._owned
         database = await owned.database.begin()
         try:
@@ -349,24 +350,47 @@ class Publishing:
                         "were published, and an operator has aborted it in a partition; they are owed now, and the "
                         "next use of the id, or recover(), publishes them"
                     )
-                await self._settle(database, row)
+                await self._settle(database, row, deletes_batch=deletes_batch)
             else:
                 self.is_unsettled = False  # another process has replaced the row, and settles it
         finally:
             await owned.uninterrupted(end(database))
 
-    async def _settle(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
+    async def _settle(
+        self, database: DatabaseTransaction, row: PreparedTxnState, *, deletes_batch: bool = True
+    ) -> None:
         """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log.
 
-        The rows of the batch that it published are deleted.
+        `deletes_batch`: the rows of the batch that it published are deleted, where no stored blocks wait.
         """
-        transactional_id = self._owned.transactional_id
+        owned, transactional_id = self._owned, self._owned.transactional_id
         text = await database.read_manifest(transactional_id)
         if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):
-            await database.stored_blocks(transactional_id).publish(transactional_id, (), before=NOTHING_STORED)
+            if deletes_batch:
+                await database.stored_blocks(transactional_id).publish(transactional_id, (), before=NOTHING_STORED)
             await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()
         self.is_unsettled = False
+        owned.settled = row
+
+    async def settle_before_leaving(self, timeout_ms: int) -> None:
+        """Note in the row that its transaction is committed, if Kafka has confirmed it to this process.
+
+        Then nothing is asked of Kafka about it any more, and the id can go on in another cluster. If that fails, or
+        takes too long, the row stays as it is, and the next take-over asks.
+        """
+        owned = self._owned
+        is_sure = self._slot.state is SlotState.READY and not owned.owed and not owned.row.is_empty
+        if not is_sure or owned.row == owned.settled or owned.has_stored or owned.availability.is_away:
+            return
+        if owned.taken_over_in != here() or timeout_ms <= 0:
+            return
+        owned.limit_waits(timeout_ms)
+        try:
+            await self._settle_confirmed(deletes_batch=False)
+        except Exception as error:
+            pass_on_signal(error)
+            _log.info("transactional id %s: its row is not settled (%s)", owned.transactional_id, first_line(error))
 
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
         """Publish owed and stored records, by a dual write that changes the row and the stored blocks.

@@ -16,6 +16,7 @@ from typing import Final
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.coordinator import SETTLE_MS
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transactional_id_of
 from dualwrite.recipes.core.refused import RefusedBlock
@@ -116,11 +117,11 @@ class PoolMaintenance:
         The resolver is waited for until `deadline_s`, and no longer. The leases are renewed meanwhile, so that no other
         process begins to recover the same slots.
         """
+        self._last_attempt_until_s = deadline_s
         if self._background is None:
             self.begin_no_more()
             return
         heartbeat, resolver = self._background
-        self._last_attempt_until_s = deadline_s
         self._stopped = True
         self._resolver_bell.ring()
         try:
@@ -247,7 +248,7 @@ class PoolMaintenance:
         for slot in lost:
             self.note_lost(slot)
         for slot in self._registry.remove_idle(lost):
-            await slot.coordinator.close()
+            await slot.coordinator.close(settle_ms=0)
 
     def note_lost(self, slot: PooledSlot) -> None:
         """Note that another process has a slot, or has recovered it and given it back."""
@@ -442,7 +443,8 @@ class PoolMaintenance:
         clean = False
         try:
             clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
-            await slot.coordinator.close()
+            remaining_ms = int((self._last_attempt_until_s - time.monotonic()) * 1000)
+            await slot.coordinator.close(settle_ms=0 if slot.lease_lost else min(SETTLE_MS, remaining_ms))
         finally:
             self._registry.forget(slot, hand)
             await self.end_lease(slot.number, clean=clean)

@@ -45,6 +45,10 @@ class PoolStatus:
     refused: tuple[RefusedBlock, ...] = ()
     """Stored blocks that Kafka refuses for good, in this process's slots and in those of dead ones that it tried to
     recover: the blocks behind them wait for a person."""
+    refusal: str | None = None
+    """Why the last block, or the background, was refused, if others are too until the cause is removed: the name that
+    `dualwrite doctor` has for it, and the error. None again after a block was written, or a round of the background
+    had no errors."""
     kafka_away_since_s: float | None = None
     """Since when no broker can be reached, in seconds since 1970; None if Kafka is not known to be away."""
     kafka_problem: str | None = None
@@ -57,10 +61,6 @@ class PoolStatus:
     """Whether this process publishes the outbox of the prefix."""
     outbox_blocks: int = 0
     """Blocks that wait in the outbox, as last queried: while it cannot be published, or another process does that."""
-    refusal: str | None = None
-    """Why the last block, or the background, was refused, if others are too until the cause is removed: the name that
-    `dualwrite doctor` has for it, and the error. None again after a block was written, or a round of the background
-    had no errors."""
 
     @property
     def problem(self) -> str | None:

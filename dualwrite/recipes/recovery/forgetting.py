@@ -1,0 +1,148 @@
+"""`forget_cluster`: an operator's decision that a Kafka cluster is gone for good, with what is in doubt there.
+
+forget_cluster(engine, "old-cluster-id", prefix="", admin=admin)              # only returns the rows; changes nothing
+forget_cluster(engine, "old-cluster-id", prefix="", admin=admin, apply=True)
+
+A row that names a transaction of that cluster keeps its state and its manifest, with a note in front. So other clusters
+are not asked for it any more, and nothing is taken for committed: if that cluster answers again before the id has been
+used elsewhere, it is asked as before. The note is written under the lock of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.errors import DualWriteError, IllegalStateError, RetriableError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.completion import end
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.judge import RowInCluster
+from dualwrite.recipes.core.proof import forgotten_text
+from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
+from dualwrite.recipes.recovery.stored_rows import known_database, stored_rows
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.transaction import watch
+
+__all__ = ["Forgotten", "forget_cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A row whose transaction is given up; `changed` is whether it was, or only would be.
+
+    `error` says why it was not, although it was to be.
+    """
+
+    transactional_id: str
+    prepared_state: str
+    records: int
+    topic_partitions: tuple[str, ...]
+    changed: bool = False
+    error: str | None = None
+
+
+def forget_cluster(
+    engine: sa.Engine,
+    cluster_id: str,
+    *,
+    admin: TransactionAdmin,
+    prefix: str | None = None,
+    transactional_ids: Collection[str] = (),
+    apply: bool = False,
+    schema: str | None = None,
+    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+) -> list[Forgotten]:
+    """Give up the transactions in doubt in a cluster that is gone for good; without `apply`, only return them.
+
+    `admin` is connected to the cluster that replaces it. `prefix` (empty: all ids) and `transactional_ids` select the
+    rows. Raises IllegalStateError, and changes nothing, if the cluster that answers is that one, or does not tell which
+    it is; and as `RecoveryService.recover` does. An id that is in use, or has changed meanwhile, has an `error`.
+    """
+    found = list(_in_doubt(engine, cluster_id, _other_cluster(admin, cluster_id), prefix, transactional_ids, schema))
+    if not apply:
+        return [each for each, _ in found]
+    watch(engine)  # the transaction's end is ours
+    database = SqlAlchemyDatabase(engine, create_table=False, schema=schema, only_recovers=True)
+    done = []
+    for each, text in found:
+        try:
+            blocking.run(_note(database, each, text, lock_timeout_ms))
+        except (DualWriteError, SQLAlchemyError) as error:
+            done.append(replace(each, error=first_line(error)))
+        else:
+            done.append(replace(each, changed=True))
+    return done
+
+
+def _other_cluster(admin: TransactionAdmin, cluster_id: str) -> str:
+    """Return the id of the cluster that answers. Raises IllegalStateError if it is the one to forget."""
+    answers = admin.describe_cluster().cluster_id
+    if answers == cluster_id:
+        raise IllegalStateError(
+            f"the Kafka cluster {cluster_id!r} is not gone: it is the one that answers. Nothing was changed: "
+            "`dualwrite recover --apply` completes what is in doubt there"
+        )
+    if not answers:
+        raise IllegalStateError(
+            f"the Kafka cluster that answers does not tell its id, so it may be {cluster_id!r} itself; nothing was "
+            "changed: give the brokers of the cluster that replaces it"
+        )
+    return answers
+
+
+def _in_doubt(
+    engine: sa.Engine,
+    cluster_id: str,
+    answers: str,
+    prefix: str | None,
+    transactional_ids: Collection[str],
+    schema: str | None,
+) -> Iterator[tuple[Forgotten, str]]:
+    """Yield the rows that name a transaction of that cluster, with their texts."""
+    pinned, identity = known_database(engine, schema)
+    names = {identity.name_as_given(each) for each in transactional_ids}
+    for name, row in sorted(stored_rows(engine, pinned, prefix=prefix, transactional_ids=names).items()):
+        found = RowInCluster(name, PreparedTxnState(row.state), row.manifest, answers)
+        manifest = None if found.is_settled else found.elsewhere
+        if manifest is not None and manifest.cluster_id == cluster_id:
+            yield _forgotten(name, manifest), row.manifest
+
+
+def _forgotten(name: str, manifest: Manifest) -> Forgotten:
+    return Forgotten(
+        name,
+        str(manifest.prepared_state),
+        sum(part.record_count for part in manifest.partitions),
+        tuple(f"{part.topic}-{part.partition}" for part in manifest.partitions),
+    )
+
+
+async def _note(database: SqlAlchemyDatabase, forgotten: Forgotten, text: str, lock_timeout_ms: int) -> None:
+    """Note in the row that its transaction is given up. Raises RetriableError if the row is another one now."""
+    name = forgotten.transactional_id
+    transaction = await database.begin()
+    try:
+        row = await transaction.lock(name, timeout_ms=lock_timeout_ms)
+        now = await transaction.read_manifest(name)
+        noted: Final = forgotten_text(row, text)
+        if str(row) != forgotten.prepared_state or now not in (text, noted):
+            raise RetriableError(_CHANGED.format(name=name, row=row, expected=forgotten.prepared_state))
+        if now != noted:
+            await transaction.write(name, previous=row, new=row, manifest=noted)
+            await transaction.commit()
+    finally:
+        await end(transaction)
+
+
+_CHANGED: Final = (
+    "the state row of transactional id {name!r} has changed since it was read: it named {expected}, and names {row} "
+    "now, or its proof is another one. A process uses the id; nothing was changed: stop it, and look again"
+)

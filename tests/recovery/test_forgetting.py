@@ -1,0 +1,333 @@
+"""A Kafka cluster that is gone beside a database that is kept: settled at close, or given up by an operator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.errors import AnotherClusterError, IllegalStateError, RetriableError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.proof import forgotten_text, is_forgotten, manifest_of, settled_text
+from dualwrite.recipes.recovery import forgetting
+from dualwrite.recipes.recovery.forgetting import Forgotten, forget_cluster
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
+from tests.cli.conftest import Call, call
+from tests.recipes.repairs import Site, Way, let_end, site_of
+from tests.recipes.test_repair import store
+from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recovery.test_another_cluster import next_cluster, serviced
+from tests.support.databases import Database, SqliteDatabase
+from tests.support.topics import read_topic
+
+__all__ = ["call", "store"]  # fixtures
+
+every_tier = pytest.mark.parametrize("tier", list(Tier))
+
+
+def published(emulator: Emulator) -> list[str | None]:
+    return [value for _, value in read_topic(emulator.bootstrap_servers, "orders")]
+
+
+def writer_in(emulator: Emulator, store: Database) -> DualWriter:
+    return DualWriter(store.aside, transactional_id="tid", bootstrap_servers=emulator.bootstrap_servers)
+
+
+# ---- settled at close -----------------------------------------------------------------------------------------------
+
+
+@every_tier
+def test_what_is_confirmed_is_settled_at_close(store: Database, tier: Tier) -> None:
+    with site_of(tier, store) as site:
+        with site.writer() as writer:
+            write(writer, "1")
+            write(writer, "2")
+            assert manifest_of(site.row(), site.text() or "") is not None
+        assert site.text() == settled_text(site.row())
+    with next_cluster(tier) as another, writer_in(another, store) as writer:
+        write(writer, "later")
+        assert published(another) == ["later"]
+        assert rows(store.aside) == ["1", "2", "later"]
+
+
+def test_a_pool_settles_its_ids_at_close(store: Database) -> None:
+    def write_some(bootstrap_servers: str, *values: str) -> None:
+        with DualWriter(store.aside, prefix="pooled", bootstrap_servers=bootstrap_servers) as pool:
+            for value in values:
+                with pool.transaction() as tx:
+                    tx.send("orders", value)
+
+    with Emulator(topics={"orders": 2}) as emulator:
+        write_some(emulator.bootstrap_servers, "1", "2")
+    with store.aside.connect() as connection:
+        columns = kafka_transaction_state.c
+        found = connection.execute(sa.select(columns.prepared_transaction_state, columns.manifest)).all()
+    assert {manifest for _, manifest in found} <= {f"committed {state}" for state, _ in found}
+    with Emulator(topics={"orders": 2}) as another:
+        write_some(another.bootstrap_servers, "3")
+        assert published(another) == ["3"]
+
+
+def test_a_writer_of_asyncio_settles_at_close(postgres_store: Database) -> None:
+    store = postgres_store
+
+    async def write_one(bootstrap_servers: str) -> None:
+        engine = create_async_engine(store.url)
+        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": bootstrap_servers}
+        async with AsyncDualWriter(engine, **where) as writer, writer.transaction() as tx:
+            tx.send("orders", "1")
+        await engine.dispose()
+
+    for _ in range(2):
+        with Emulator(topics={"orders": 2}) as emulator:
+            asyncio.run(write_one(emulator.bootstrap_servers))
+            assert published(emulator) == ["1"]
+
+
+@pytest.fixture
+def postgres_store(postgres: Database) -> Database:
+    return postgres
+
+
+def test_closing_in_another_loop_leaves_the_row_as_it_is(postgres_store: Database) -> None:
+    """The connections belong to the loop that is gone."""
+    store = postgres_store
+    with Emulator(topics={"orders": 2}) as emulator:
+        engine = create_async_engine(store.url, poolclass=sa.NullPool)
+        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": emulator.bootstrap_servers}
+        writer = AsyncDualWriter(engine, **where)
+
+        async def write_one() -> None:
+            async with writer.transaction() as tx:
+                tx.send("orders", "1")
+
+        asyncio.run(write_one())
+        asyncio.run(writer.close())
+        asyncio.run(engine.dispose())
+        with store.aside.connect() as connection:
+            text = connection.scalar(sa.select(kafka_transaction_state.c.manifest))
+        assert str(text).startswith('{"format"')
+
+
+@every_tier
+def test_what_kafka_has_not_confirmed_is_not_settled(store: Database, tier: Tier) -> None:
+    with site_of(tier, store) as site:
+        with site.writer(max_block_ms=500) as writer:
+            site.emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=None))
+            write(writer, "decided")
+            assert writer.in_doubt == site.row()
+        assert site.manifest().prepared_state == site.row()
+        site.emulator.faults.clear()
+        site.recover()
+        assert site.text() == settled_text(site.row())
+        site.assert_agreed("decided")
+
+
+def test_a_row_of_another_process_is_left_to_it(store: Database) -> None:
+    with site_of(Tier.KEEP_PREPARED, store) as site:
+        with site.writer() as second:
+            with site.writer() as first:
+                write(first, "1")
+                write(second, "2")
+                text = site.text()
+            assert site.text() == text
+        assert site.text() == settled_text(site.row())
+
+
+# ---- given up -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def gone(tier: Tier, store: Database) -> Iterator[tuple[Site, Emulator, str]]:
+    """A dual write in doubt in one cluster, and the cluster that replaces it; with the id of the first one."""
+    with site_of(tier, store) as site, next_cluster(tier) as another:
+        site.write("before")
+        site.decided()
+        yield site, another, site.manifest().cluster_id
+
+
+def forget(store: Database, emulator: Emulator, cluster_id: str, *, apply: bool = True) -> list[Forgotten]:
+    with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+        return forget_cluster(store.aside, cluster_id, admin=admin, prefix="", apply=apply)
+
+
+@every_tier
+def test_the_id_goes_on_in_the_next_cluster(store: Database, tier: Tier) -> None:
+    with gone(tier, store) as (site, another, cluster_id):
+        row, text = site.row(), site.text()
+        with writer_in(another, store) as writer, pytest.raises(AnotherClusterError) as refused:
+            write(writer, "refused")
+        assert f"`dualwrite recover --forget-cluster {cluster_id} --all`" in str(refused.value)
+        (planned,) = forget(store, another, cluster_id, apply=False)
+        assert (planned.transactional_id, planned.prepared_state, planned.changed) == ("tid", str(row), False)
+        (part,) = site.manifest().partitions
+        assert (planned.records, planned.topic_partitions) == (1, (f"orders-{part.partition}",))
+        assert (site.row(), site.text()) == (row, text)
+        assert [(each.changed, each.error) for each in forget(store, another, cluster_id)] == [(True, None)]
+        assert (site.row(), site.text()) == (row, forgotten_text(row, text or ""))
+        assert forget(store, another, cluster_id) == []
+        for _ in range(2):
+            with writer_in(another, store) as writer:
+                assert writer.recover() == []
+            assert is_forgotten(row, site.text() or ""), "it is never taken for committed"
+            report = serviced(store, another.bootstrap_servers)
+            assert (report.found, report.is_clean, report.settled) == ((), True, 1)
+        with writer_in(another, store) as writer:
+            write(writer, "later")
+        assert published(another) == ["later"]
+        assert rows(store.aside) == ["before", "decided", "later"]
+        assert site.text() == settled_text(site.row())
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+@every_tier
+def test_a_cluster_that_comes_back_first_is_asked_as_before(store: Database, tier: Tier, is_aborted: bool) -> None:
+    """The row has kept its state and its manifest, so both sides agree there, also where the broker has aborted it."""
+    with gone(tier, store) as (site, another, cluster_id):
+        if is_aborted:
+            let_end(site, Way.OPERATOR)
+        forget(store, another, cluster_id)
+        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.COMMITTED)
+        site.write("later")
+        site.assert_agreed("before", "decided", "later")
+
+
+def test_a_cluster_that_comes_back_later_is_refused(store: Database) -> None:
+    """The row names a transaction of the next cluster then, until that is settled."""
+    with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
+        forget(store, another, cluster_id)
+        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": another.bootstrap_servers}
+        with DualWriter(store.aside, **where) as writer:
+            write(writer, "later")
+            with site.writer() as back, pytest.raises(AnotherClusterError):
+                write(back, "refused")
+            write(writer, "last")
+        assert published(another) == ["later", "last"]
+
+
+def test_a_cluster_that_answers_is_not_forgotten(store: Database) -> None:
+    with gone(Tier.STORED_PAIR, store) as (site, _, cluster_id):
+        text = site.text()
+        for apply in (False, True):
+            with pytest.raises(IllegalStateError, match="it is the one that answers"):
+                forget(store, site.emulator, cluster_id, apply=apply)
+        assert site.text() == text
+        assert site.recover() is Outcome.COMMITTED
+
+
+def test_other_clusters_and_settled_rows_are_left(store: Database) -> None:
+    with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
+        text = site.text()
+        assert forget(store, another, f"not-{cluster_id}") == []
+        assert site.text() == text
+        site.recover()
+        assert forget(store, another, cluster_id) == []
+        assert site.text() == settled_text(site.row())
+
+
+def test_two_operators_at_once(store: Database) -> None:
+    """Both have read the rows before one of them changes them; the second changes nothing."""
+    with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
+        text = site.text() or ""
+        (found,) = forget(store, another, cluster_id, apply=False)
+        database = SqlAlchemyDatabase(store.aside, create_table=False, schema=None, only_recovers=True)
+        for _ in range(2):
+            blocking.run(forgetting._note(database, found, text, 100))
+            assert site.text() == forgotten_text(site.row(), text)
+
+
+@pytest.mark.parametrize("meanwhile", ["completed", "written on"])
+def test_a_row_that_has_changed_since_it_was_shown_is_left(store: Database, meanwhile: str) -> None:
+    """An hour may pass between the look and the lock."""
+    with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
+        text = site.text() or ""
+        (found,) = forget(store, another, cluster_id, apply=False)
+        site.recover()
+        if meanwhile == "written on":
+            site.write("more")
+        row, now = site.row(), site.text()
+        database = SqlAlchemyDatabase(store.aside, create_table=False, schema=None, only_recovers=True)
+        with pytest.raises(RetriableError, match="nothing was changed: stop it"):
+            blocking.run(forgetting._note(database, found, text, 100))
+        assert (site.row(), site.text()) == (row, now)
+
+
+def test_an_id_that_is_in_use_is_left(postgres_store: Database) -> None:
+    store = postgres_store
+    ROWS.metadata.create_all(store.aside)
+    with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
+        text = site.text()
+        with store.engine.begin() as connection:
+            connection.execute(sa.select(kafka_transaction_state).with_for_update())
+            (found,) = forget(store, another, cluster_id)
+        assert (found.changed, found.error is not None) == (False, True)
+        assert site.text() == text
+
+
+# ---- by command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_is_given_up_and_asks(call: Call, store: SqliteDatabase) -> None:
+    with gone(Tier.BOUNDED, store) as (site, another, cluster_id):
+        url = store.url.render_as_string(hide_password=False)
+        options = ("recover", "--bootstrap-server", another.bootstrap_servers, "--database", url)
+        text = site.text()
+        unnamed = call(*options, "--forget-cluster", cluster_id)
+        assert (unnamed.code, "no ids selected" in unnamed.err) == (2, True)
+        planned = call(*options, "--all", "--forget-cluster", cluster_id)
+        assert planned.code == 1
+        assert "gives up the proof of 1 dual write (1 record) that the database has committed" in planned.err
+        assert f"tid {site.row()}: 1 record in orders-" in planned.err
+        asked = call(*options, "--all", "--forget-cluster", cluster_id, "--apply")
+        assert (asked.code, "pass --yes" in asked.err) == (2, True)
+        assert site.text() == text
+        done = call(*options, "--all", "--forget-cluster", cluster_id, "--apply", "--yes", "--json")
+        assert done.code == 0
+        (forgotten,) = done.document["forgotten"]
+        assert (forgotten["transactional_id"], forgotten["changed"], forgotten["error"]) == ("tid", True, None)
+        again = call(*options, "--all", "--forget-cluster", cluster_id, "--apply", "--yes")
+        assert (again.code, "no row names a transaction" in again.err) == (0, True)
+        there = ("recover", "--bootstrap-server", site.emulator.bootstrap_servers, "--database", url, "--all")
+        refused = call(*there, "--forget-cluster", cluster_id, "--apply", "--yes")
+        assert (refused.code, "it is the one that answers" in refused.err) == (2, True)
+
+
+def test_a_move_in_which_one_writer_started_too_early_ends(call: Call, store: SqliteDatabase) -> None:
+    """Its id is completed in the next cluster, and the old one, which knows another commit, is told to forget it."""
+    tier = Tier.BOUNDED
+    url = store.url.render_as_string(hide_password=False)
+    with site_of(tier, store) as site, next_cluster(tier) as another:
+        site.write("before")
+        where: dict[str, Any] = {"bootstrap_servers": another.bootstrap_servers}
+        early = DualWriter(store.aside, transactional_id="tid", **where)
+        write(early, "early")
+
+        def recover(bootstrap_servers: str, *more: str) -> Any:
+            done = call(
+                *("recover", "--bootstrap-server", bootstrap_servers, "--database", url),
+                *("--all", "--min-age", 0, "--apply", "--json", *more),
+            )
+            return done.code, [each["action"] for each in done.document["found"]]
+
+        assert recover(site.emulator.bootstrap_servers) == (1, ["another-cluster"])
+        assert recover(another.bootstrap_servers) == (0, [])
+        old = site.emulator.bootstrap_servers
+        assert recover(old) == (1, ["went-back"])
+        assert recover(old, "--acknowledge-lost", "tid") == (0, ["acknowledge-lost"])
+        assert recover(old) == (0, [])
+        write(early, "later")
+        early.close()
+        assert published(another) == ["early", "later"]
