@@ -298,7 +298,7 @@ def test_a_writer_that_is_ready_reads_nothing(site: Site, heard: Heard) -> None:
 def test_a_take_over_reads_once(site: Site, heard: Heard) -> None:
     """However many partitions the transaction has; and a row that is settled is not read again."""
     site.write("before")
-    leave(site, End.FINE, Said.COMMITTED)
+    leave(site, End.FINE, Said.OPEN)
     proofs = sum(heard.sums("dualwrite.proofs").values())
     fetches = site.emulator.faults.add(Fault(api="Fetch", action=None, count=None))
     for _ in range(3):

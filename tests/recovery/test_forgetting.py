@@ -136,6 +136,17 @@ def test_what_kafka_has_not_confirmed_is_not_settled(store: Database, tier: Tier
         site.assert_agreed("decided")
 
 
+def test_a_row_whose_proof_was_found_by_a_take_over_is_left(store: Database) -> None:
+    """Kafka has confirmed nothing to this process, which may have believed that the evidence is gone."""
+    with site_of(Tier.STORED_PAIR, store) as site:
+        site.decided()
+        row, text = site.row(), site.text()
+        with site.writer() as writer, pytest.raises(ZeroDivisionError), writer.transaction() as tx:
+            tx.send("orders", "rolled back")
+            _ = 1 / 0
+        assert (site.row(), site.text()) == (row, text)
+
+
 def test_a_row_of_another_process_is_left_to_it(store: Database) -> None:
     with site_of(Tier.KEEP_PREPARED, store) as site:
         with site.writer() as second:

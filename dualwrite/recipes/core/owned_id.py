@@ -77,6 +77,8 @@ class OwnedId:
         """Shared by all ids of a pool."""
         self.has_stored = False
         """Whether the database may store blocks of the id; then none may be sent ahead of them."""
+        self.confirmed: PreparedTxnState | None = None
+        """The last dual write whose commit Kafka has confirmed to this process."""
         self.settled: PreparedTxnState | None = None
         """The state beside which this process has noted last that it is settled, or has found that note."""
         self.taken_over_in: object = None
@@ -214,6 +216,7 @@ class OwnedId:
                 await self.leave_in_doubt(self.row)  # the row stays as it is, and so do the owed records
                 return
             row = state if outcome is Outcome.COMMITTED else None
+            self.confirmed = self.confirmed if row is None else row
             may_share = outcome is Outcome.ROLLED_BACK and self._may_share_pair and not keeps_id
             if self.kafka.has_failed or may_share:  # another process has the id, or may have it
                 self.slot.move(SlotState.NEW, row=row, in_doubt=NOTHING_PREPARED)

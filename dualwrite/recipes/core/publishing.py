@@ -12,7 +12,9 @@ from contextlib import suppress
 from copy import copy
 from typing import Final
 
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
+    AuthorizationError,
     DatabaseWentBackError,
     DualWriteError,
     KafkaUnreachableError,
@@ -33,7 +35,7 @@ from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgres
 from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import is_forgotten, settled_text
+from dualwrite.recipes.core.proof import is_forgotten, manifest_of, settled_text
 from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
@@ -338,7 +340,7 @@ class Publishing:
             pass_on_signal(error)
             _log.info("transactional id %s: its row is not settled yet (%s)", owned.transactional_id, first_line(error))
 
-    async def _settle_confirmed(self, *, deletes_batch: bool = True) -> None:
+    async def _settle_confirmed(self) -> None:
         owned = self._owned
         database = await owned.database.begin()
         try:
@@ -350,7 +352,7 @@ class Publishing:
                         "were published, and an operator has aborted it in a partition; they are owed now, and the "
                         "next use of the id, or recover(), publishes them"
                     )
-                await self._settle(database, row, deletes_batch=deletes_batch)
+                await self._settle(database, row)
             else:
                 self.is_unsettled = False  # another process has replaced the row, and settles it
         finally:
@@ -376,21 +378,43 @@ class Publishing:
     async def settle_before_leaving(self, timeout_ms: int) -> None:
         """Note in the row that its transaction is committed, if Kafka has confirmed it to this process.
 
-        Then nothing is asked of Kafka about it any more, and the id can go on in another cluster. If that fails, or
-        takes too long, the row stays as it is, and the next take-over asks.
+        Then nothing is asked of Kafka about it any more, and the id can go on in another cluster. If the log does not
+        show it, or that cannot be found out in time, the row stays as it is, and the next take-over asks.
         """
         owned = self._owned
-        is_sure = self._slot.state is SlotState.READY and not owned.owed and not owned.row.is_empty
+        is_sure = self._slot.state is SlotState.READY and owned.row == owned.confirmed and not owned.owed
         if not is_sure or owned.row == owned.settled or owned.has_stored or owned.availability.is_away:
             return
         if owned.taken_over_in != here() or timeout_ms <= 0:
             return
         owned.limit_waits(timeout_ms)
         try:
-            await self._settle_confirmed(deletes_batch=False)
+            await self._settle_if_seen()
         except Exception as error:
             pass_on_signal(error)
             _log.info("transactional id %s: its row is not settled (%s)", owned.transactional_id, first_line(error))
+
+    async def _settle_if_seen(self) -> None:
+        owned = self._owned
+        database = await owned.database.begin()
+        try:
+            row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
+            manifest = manifest_of(row, await database.read_manifest(owned.transactional_id))
+            if row == owned.row and (manifest is None or await self._is_seen(manifest)):
+                await self._settle(database, row, deletes_batch=False)
+        finally:
+            await owned.uninterrupted(end(database))
+
+    async def _is_seen(self, manifest: Manifest) -> bool:
+        """Return whether readers see the transaction, which Kafka has committed, in all its partitions.
+
+        Where the log may not be read, the coordinator is believed, as by `verify`.
+        """
+        try:
+            end = await self._owned.kafka.end_of(manifest, self._owned.resolve_timeout_ms, is_over=True)
+        except AuthorizationError:
+            return True
+        return not end.aborted
 
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
         """Publish owed and stored records, by a dual write that changes the row and the stored blocks.
