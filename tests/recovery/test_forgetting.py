@@ -28,7 +28,7 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.cli.conftest import Call, call
 from tests.recipes.repairs import Site, Way, let_end, site_of
 from tests.recipes.test_repair import store
-from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recipes.tiers import ROWS, rows, write
 from tests.recovery.test_another_cluster import next_cluster, serviced
 from tests.support.databases import Database, SqliteDatabase
 from tests.support.topics import read_topic
