@@ -1684,6 +1684,103 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        "outbox-steps-not-noted",
+        "blocks that are deleted are noted, in steps",
+        OutboxSpace(1, Budget(losses=1), in_steps=True),
+        (
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                "        await self._statements.changed(self._sql.note, note)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-steps-any-note",
+        "a note of other blocks says nothing about this one, in steps",
+        OutboxSpace(1, Budget(losses=1), ((b"a1",), (b"b1",)), in_steps=True),
+        (
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                """            "noted": f'%"{token_of(added.content)}"%',\n""",
+                """            "noted": "%",\n""",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-steps-forgotten-unsaid",
+        "deleting notes records the highest block number in them, in steps",
+        OutboxSpace(1, Budget(losses=1), ((b"a1",), (b"b1",)), in_steps=True),
+        (
+            Edit(f"{_SQL}outbox_elsewhere.py", '> {PUBLISHED_KEPT_MS}"', '>= 0"'),
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                "return max((-seq for seq in old), default=0)",
+                "return 0",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-steps-resolved-in-progress",
+        "the outcome of a lost COMMIT is read when its transaction has ended, in steps",
+        OutboxSpace(1, Budget(losses=1), in_steps=True),
+        (
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                "        if not await self._has_ended(transactional_id, added.seq):\n            return None\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-steps-old-is-rolled-back",
+        "once notes of later blocks are deleted, that a block is not noted proves nothing, in steps",
+        OutboxSpace(1, Budget(losses=1, hours=1), ((b"a1",), (b"b1",)), in_steps=True),
+        (
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                "        if not is_there and added.seq <= forgotten:\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-steps-last-batch-waits",
+        "the last batch is not taken for blocks that wait, in steps",
+        OutboxSpace(3, Budget(), ((b"a1", b"a2"),), rounds=2, are_large=True, in_steps=True),
+        (
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                'AND seq > 0 AND seq NOT IN ({last_batch})"',
+                'AND seq > 0"',
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-steps-last-batch-left",
+        "the next batch deletes the last one, in steps",
+        OutboxSpace(3, Budget(), ((b"a1", b"a2"),), rounds=2, are_large=True, in_steps=True),
+        (
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                '        published = {seq: token_of(bytes(content or b"")) for seq, content in last}\n',
+                "        published: dict[int, str] = {}\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-steps-newest-first",
+        "blocks are published in the order of their numbers, in steps",
+        OutboxSpace(1, Budget(), ((b"a1", b"a2"),), in_steps=True),
+        (
+            Edit(
+                f"{_SQL}outbox_elsewhere.py",
+                'AND seq <= :last ORDER BY seq"',
+                'AND seq <= :last ORDER BY seq DESC"',
+            ),
+        ),
+    ),
 )
 
 EQUIVALENTS: Final = (

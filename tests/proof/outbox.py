@@ -25,13 +25,14 @@ from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.settings import PoolSettings
-from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, OutboxTable, place_of
+from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
+from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, place_of
 from tests.proof.automaton import Program, Said, ask
 from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_requests import TOPIC
 from tests.proof.lease_model import PREFIX, CheckedLeases
-from tests.proof.outbox_model import CheckedStatements, Touch
+from tests.proof.outbox_model import CheckedStatements, CheckedSteps, Touch, outbox_table
 from tests.proof.owner import (
     RECOVERED,
     RETURNED,
@@ -68,7 +69,7 @@ class OutboxTransaction(CheckedTransaction):
     """A database transaction that may add a block to the outbox, or publish some."""
 
     def __init__(self, number: int, statements: CheckedStatements, *, by_commit: bool) -> None:
-        self.outbox: Final = OutboxTable(statements, statements.has_ended)
+        self.outbox: Final = outbox_table(statements)
         super().__init__(number, by_commit=by_commit, stored_blocks=self.outbox)
         self._statements = statements
 
@@ -78,6 +79,8 @@ class OutboxTransaction(CheckedTransaction):
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add a block, as a transaction of PostgreSQL does."""
+        if isinstance(self.outbox, OutboxInSteps):
+            return await self.outbox.add(transactional_id, content, now_ms=1)
         values = {"id": transactional_id, "content": content, "mark": ""}
         ((text,),) = await self._statements.rows(ADD, values)
         return place_of(text, content).added
@@ -96,8 +99,10 @@ class UnreadableKafka(CheckedKafka):
 class CheckedOutboxDatabase(CheckedDatabase):
     """An `OutboxDatabase` whose statements go to the world."""
 
-    def __init__(self, clock: Clock, *, by_commit: bool, are_large: bool, fails_over: bool) -> None:
+    def __init__(self, clock: Clock, *, by_commit: bool, are_large: bool, fails_over: bool, in_steps: bool) -> None:
         super().__init__(by_commit=by_commit, fails_over=fails_over)
+        self._statements: Final = CheckedSteps if in_steps else CheckedStatements
+        self._has_waiting: Final = OF_SQLITE.has_waiting if in_steps else HAS_WAITING
         self._clock = clock
         self._are_large = are_large
 
@@ -108,7 +113,7 @@ class CheckedOutboxDatabase(CheckedDatabase):
         self._begun += 1
         number = self._begun
         await ask(Begin(number))
-        statements = CheckedStatements(number, are_large=self._are_large, give_up=self._clock.give_up)
+        statements = self._statements(number, are_large=self._are_large, give_up=self._clock.give_up)
         return OutboxTransaction(number, statements, by_commit=self._by_commit)
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
@@ -120,7 +125,7 @@ class CheckedOutboxDatabase(CheckedDatabase):
         return await database.outbox.was_committed(transactional_id, added)
 
     async def has_waiting(self, transactional_id: str) -> bool:
-        ((found,),) = await CheckedStatements(None).rows(HAS_WAITING, {"id": transactional_id})
+        ((found,),) = await self._statements(None).rows(self._has_waiting, {"id": transactional_id})
         return bool(found)
 
     async def backlog(self, transactional_id: str) -> Backlog:
@@ -143,11 +148,12 @@ class OutboxProcess:
         are_large: bool = False,
         fails_over: bool = False,
         is_readable: bool = True,
+        in_steps: bool = False,
     ) -> None:
         self._told = told
         self.clock: Final = Clock(outbox, outbox_publisher)
         database = self._database = CheckedOutboxDatabase(
-            self.clock, by_commit=by_commit, are_large=are_large, fails_over=fails_over
+            self.clock, by_commit=by_commit, are_large=are_large, fails_over=fails_over, in_steps=in_steps
         )
         settings = self._settings = PoolSettings(
             PREFIX,
@@ -260,6 +266,7 @@ def adds(
     by_commit: bool = False,
     fails_over: bool = False,
     is_readable: bool = True,
+    in_steps: bool = False,
 ) -> Program:
     """Return the program of a process that adds blocks, and with `rounds` publishes the waiting ones then."""
 
@@ -271,6 +278,7 @@ def adds(
             by_commit=by_commit,
             fails_over=fails_over,
             is_readable=is_readable,
+            in_steps=in_steps,
         )
 
         async def steps() -> None:
@@ -293,6 +301,7 @@ def publishes(
     are_large: bool = False,
     fails_over: bool = False,
     is_readable: bool = True,
+    in_steps: bool = False,
 ) -> Program:
     """Return the program of a process that publishes other processes' blocks."""
 
@@ -305,6 +314,7 @@ def publishes(
             are_large=are_large,
             fails_over=fails_over,
             is_readable=is_readable,
+            in_steps=in_steps,
         )
 
         async def steps() -> None:
@@ -316,13 +326,13 @@ def publishes(
     return program
 
 
-def publishes_the_rest(profile: Profile, *, tries: int, is_readable: bool = True) -> Program:
+def publishes_the_rest(profile: Profile, *, tries: int, is_readable: bool = True, in_steps: bool = False) -> Program:
     """Return the program of processes that publish all remaining blocks, and one more."""
 
     async def program(told: list[Said]) -> None:
         has_added = False
         for _ in range(tries):
-            process = OutboxProcess(profile, told, publishes=True, is_readable=is_readable)
+            process = OutboxProcess(profile, told, publishes=True, is_readable=is_readable, in_steps=in_steps)
             if not await process.clock.told(process.publish_all()):
                 continue
             if not has_added:

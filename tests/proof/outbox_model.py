@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sqlite3
 import uuid
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,13 +23,16 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 import dualwrite
-from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
+from dualwrite.recipes.core.record_block import token_of
+from dualwrite.recipes.sql.lease_statements import NOW_MS, POSTGRES_NOW_MS
+from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
 from dualwrite.recipes.sql.outbox_statements import (
     _PUBLISH,
     _PUBLISH_AND_FORGET,
     ADD,
     OUTBOX_TABLE,
     SELECT_LAST_BATCH,
+    OutboxTable,
 )
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
@@ -35,16 +40,24 @@ from tests.proof.automaton import ask
 from tests.proof.owner import GAVE_UP
 from tests.proof.redo_model import DatabaseGone, Value, without_token
 
-OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | None, int | None, str | None]
+OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | str | None, int | None, str | None]
 """Transactional id, number, when it was added, records, published blocks, the last number whose note is deleted, and
 the transaction that published the last batch."""
 
 _SCHEMA: Final = Path(dualwrite.__file__).parent / "recipes" / "sql" / "outbox_schema.sql"
 _BEGUN_MS: Final = 1_000_000_000
+_COLUMNS: Final = "transactional_id, seq, stored_at_ms, records"
 HOUR_MS: Final = 3_600_000
 _SIZE: Final = "octet_length(records)"
 _BYTES_OF_A_LARGE_BLOCK: Final = 5_000_000
 """Two of these are more than one transaction publishes."""
+
+
+_OF_PUBLISHER: Final = (
+    *(OF_SQLITE.last_batch, OF_SQLITE.last_tokens, OF_SQLITE.delete, OF_SQLITE.note, OF_SQLITE.old_notes),
+    *(OF_SQLITE.update_head, OF_SQLITE.insert_head, OF_SQLITE.number_head),
+)
+"""The statements of a batch in steps, about rows that only the owner of the row's lock changes."""
 
 
 class OnOutbox(NamedTuple):
@@ -53,16 +66,18 @@ class OnOutbox(NamedTuple):
     number: int | None
     sql: str
     values: tuple[tuple[str, Value], ...]
+    in_steps: bool = False
+    """Whether it is one of `outbox_elsewhere.py`, which publishes in several statements."""
 
     @property
     def adds(self) -> bool:
         """Whether it adds a block."""
-        return self.sql == ADD
+        return self.sql in (ADD, OF_SQLITE.add)
 
     @property
     def is_of_publisher(self) -> bool:
         """Whether it is about the last batch, which only concerns the owner of the row's lock."""
-        return self.sql in (_PUBLISH_AND_FORGET, SELECT_LAST_BATCH)
+        return self.sql in (_PUBLISH_AND_FORGET, SELECT_LAST_BATCH) or self.sql in _OF_PUBLISHER
 
 
 class AddAgain(NamedTuple):
@@ -132,12 +147,13 @@ def executed(outbox: Outbox, changes: Changes, request: OnOutbox) -> tuple[Any, 
     The result is None if the server refuses the statement.
     """
     before = _seen(outbox.rows, changes)
-    result, after = _on_engine(before, outbox.next_seq, outbox.passed_ms, request.sql, request.values)
+    on_engine = _in_steps if request.in_steps else _on_engine
+    result, after = on_engine(before, outbox.next_seq, outbox.passed_ms, request.sql, request.values)
     if result is None:
         return None, outbox, changes
     if request.adds:
         outbox = outbox._replace(next_seq=outbox.next_seq + 1)
-        result = ((_without_place(result[0][0]),),)
+        result = result if request.in_steps else ((_without_place(result[0][0]),),)
     kept = set(after)
     removed = tuple(sorted({row[1] for row in outbox.rows if row not in kept}))
     added = tuple(row for row in after if row not in set(outbox.rows))
@@ -198,6 +214,30 @@ def _on_engine(
     return result, after
 
 
+@cache
+def _steps_engine() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(_SCHEMA.with_name("outbox_schema_sqlite.sql").read_text(encoding="utf-8"))
+    return connection
+
+
+@cache
+def _in_steps(
+    rows: tuple[OutboxRow, ...], next_seq: int, passed_ms: int, sql: str, values: tuple[tuple[str, Value], ...]
+) -> tuple[Any, tuple[OutboxRow, ...]]:
+    """Do the same as `_on_engine` by SQLite; the server gives numbers, as MySQL's does."""
+    engine = _steps_engine()
+    engine.executemany(f"INSERT INTO {OUTBOX_TABLE} VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    if sql == OF_SQLITE.add:
+        sql = f"INSERT INTO {OUTBOX_TABLE} ({_COLUMNS}) VALUES (:id, {next_seq}, {NOW_MS['sqlite']}, :content)"
+    done = engine.execute(sql.replace(NOW_MS["sqlite"], str(_BEGUN_MS + passed_ms)), dict(values))
+    found = tuple(done.fetchall())
+    result = found if done.description else ((next_seq if ":content" in sql else done.rowcount,),)
+    after = tuple(engine.execute(f"SELECT * FROM {OUTBOX_TABLE} ORDER BY seq").fetchall())
+    engine.rollback()
+    return result, after
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
@@ -246,3 +286,43 @@ class CheckedStatements:
 
     async def has_outbox_table(self) -> bool:
         return True
+
+
+class CheckedSteps(CheckedStatements):
+    """The same for the statements of `outbox_elsewhere.py`."""
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        if self._are_large and sql == OF_SQLITE.sizes:
+            sql = sql.replace("length(records)", str(_BYTES_OF_A_LARGE_BLOCK))
+        said = dict(values)
+        if "content" in said:
+            said["content"] = _with_stable_token(values["content"])
+        if "noted" in said:
+            said["noted"] = values["noted"].replace(token_of(values["content"]), token_of(said["content"]))
+        reply = await ask(OnOutbox(self._number, sql, tuple(said.items()), in_steps=True))
+        if reply is None:
+            raise DatabaseGone(sql)
+        found: Sequence[Sequence[Any]] = reply
+        return found
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self.inserted(sql, values)
+
+    async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
+        ((number,),) = await self.rows(sql, values)
+        found: int = number
+        return found
+
+
+def _with_stable_token(content: bytes) -> bytes:
+    """Return a block of records with a token that is the same for the same records."""
+    body = bytearray(without_token(content)[:-4])
+    body[1:9] = zlib.crc32(body).to_bytes(8, "big")
+    return bytes(body) + zlib.crc32(body).to_bytes(4, "big")
+
+
+def outbox_table(statements: CheckedStatements) -> OutboxTable | OutboxInSteps:
+    """Return the real `StoredBlocks` of a transaction on the world's table."""
+    if isinstance(statements, CheckedSteps):
+        return OutboxInSteps(statements, statements.has_ended, OF_SQLITE, forgets=lambda: True)
+    return OutboxTable(statements, statements.has_ended)

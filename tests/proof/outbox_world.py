@@ -56,6 +56,7 @@ class OutboxRules(Rules):
         by_commit: bool = False,
         fails_over: bool = False,
         is_readable: bool = True,
+        in_steps: bool = False,
     ) -> None:
         """`touches`: each block changes the same row of the application before it adds its records.
 
@@ -66,10 +67,10 @@ class OutboxRules(Rules):
         self.close()
         self._touches = touches
         self._is_readable = is_readable
-        common: Any = {"fails_over": fails_over, "is_readable": is_readable}
+        common: Any = {"fails_over": fails_over, "is_readable": is_readable, "in_steps": in_steps}
         adding = [adds(profile, values, touches=touches, **common) for values in written]
         after = adds(profile, after_crash, rounds=1, by_commit=by_commit, **common)
-        rest = publishes_the_rest(profile, tries=_SETTLING_TRIES, is_readable=is_readable)
+        rest = publishes_the_rest(profile, tries=_SETTLING_TRIES, is_readable=is_readable, in_steps=in_steps)
         publishing = publishes(profile, rounds, by_commit=by_commit, are_large=are_large, **common)
         self.programs = [Automaton(program) for program in (*adding, after, rest, publishing)]
 
@@ -280,6 +281,8 @@ class OutboxSpace(NamedTuple):
     by_commit: bool = False
     after_crash: tuple[bytes, ...] = ()
     is_readable: bool = True
+    in_steps: bool = False
+    """Whether the outbox is that of MySQL, MariaDB and SQLite."""
 
     @property
     def name(self) -> str:
@@ -287,7 +290,7 @@ class OutboxSpace(NamedTuple):
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         blocks = "+".join(str(len(values)) for values in self.written)
         publishing = f"{self.publishers} publishers {self.rounds} rounds"
-        flags = [name for name in ("touches", "are_large", "by_commit") if getattr(self, name)]
+        flags = [name for name in ("touches", "are_large", "by_commit", "in_steps") if getattr(self, name)]
         if not self.is_readable:
             flags.append("unreadable")
         return "-".join((f"outbox-tier{self.tier}", faults or "nothing fails", f"{blocks} blocks", publishing, *flags))
@@ -308,6 +311,7 @@ class OutboxSpace(NamedTuple):
             touches=self.touches,
             are_large=self.are_large,
             by_commit=self.by_commit,
+            in_steps=self.in_steps,
             fails_over=self.budget.failovers > 0,
             is_readable=self.is_readable,
         )

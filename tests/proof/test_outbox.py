@@ -34,6 +34,13 @@ SMALL: Final = (
     OutboxSpace(1, Budget(losses=1, hours=1)),
     OutboxSpace(1, Budget(losses=1, failovers=1)),
     OutboxSpace(1, Budget(crashes=1), after_crash=(b"c1",)),
+    *(OutboxSpace(tier, Budget(losses=1), in_steps=True) for tier in (1, 3)),
+    *(OutboxSpace(tier, Budget(timeouts=1, deletions=1), in_steps=True) for tier in (3, 4)),
+    *(OutboxSpace(tier, Budget(), _TWO_OF_ONE, rounds=2, are_large=True, in_steps=True) for tier in (1, 3)),
+    OutboxSpace(1, Budget(lapses=1), publishers=2, in_steps=True),
+    OutboxSpace(1, Budget(losses=1, hours=1), in_steps=True),
+    OutboxSpace(1, Budget(losses=1, failovers=1), in_steps=True),
+    OutboxSpace(3, Budget(timeouts=2), is_readable=False, in_steps=True),
 )
 """For `make test`."""
 

@@ -15,7 +15,7 @@ and where it believes that the table has few rows, a join reads all of an id.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -184,10 +184,13 @@ class Statements(OutboxStatements, Protocol):
 class OutboxInSteps:
     """`StoredBlocks` in the outbox of MySQL, MariaDB or SQLite, for the publisher, and the block that is added."""
 
-    def __init__(self, statements: Statements, has_ended: HasEnded, sql: OutboxSql) -> None:
+    def __init__(
+        self, statements: Statements, has_ended: HasEnded, sql: OutboxSql, *, forgets: Callable[[], bool] = forgets
+    ) -> None:
         self._statements = statements
         self._has_ended = has_ended
         self._sql = sql
+        self._forgets = forgets
 
     async def add(self, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
         """Add a block in its own transaction, which has locked nothing."""
@@ -235,7 +238,7 @@ class OutboxInSteps:
             published |= {block.seq: token_of(block.content) for block in blocks}
         if published:
             await self._delete(transactional_id, published)
-        forgotten = await self._forget(transactional_id) if forgets() else 0
+        forgotten = await self._forget(transactional_id) if self._forgets() else 0
         if last or forgotten or kept_as is not None:
             await self._write_head(transactional_id, blocks, kept_as, forgotten)
 
