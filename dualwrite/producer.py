@@ -75,9 +75,9 @@ class Producer(ProducerBase[RecordFuture]):
     """
 
     _future = RecordFuture
+    _closed = True  # for `__del__`, if `__init__` raises
 
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Unpack[ProducerSettings]) -> None:
-        self._closed = True  # for __del__, if the next lines raise
         parsed = ProducerConfig.parse(config, settings)
         self._io: IoThread = shared_io_thread()
         super().__init__(parsed, self._io.loop, self._io.loop.call_soon_threadsafe)

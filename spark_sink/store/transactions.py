@@ -118,7 +118,11 @@ class StoreTransactions:
         engine = self._deciding_engine()
 
         def once() -> ResultT:
-            work = SqlAlchemyTransaction(engine.connect(), engine, RecordBuffer(), owned=True)
+            with engine.connect() as connection:
+                return on(connection)
+
+        def on(connection: sa.Connection) -> ResultT:
+            work = SqlAlchemyTransaction(connection, engine, RecordBuffer(), owned=True)
             if work.connection.dialect.name == "postgresql":
                 work.decides_by(commit_message(work.connection, DURABLE_COMMIT, "", {}))
             else:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from tests.django.project import Shop
-from tests.support.strikes import Strike, explained, strike
+from tests.support.strikes import KINDS, Strike, explained, strike
 
 EVERY: Final = 1
 """For all places; `make test` strikes at fewer."""
@@ -25,7 +25,7 @@ def strike_blocks(shop: Shop, stride: int) -> int:
     number, struck = 2, set()
     for at in range(1, counted.places + 1, stride):
         number += 2
-        where = strike(at, partial(write, shop, number - 1))
+        where = strike(at, partial(write, shop, number - 1), KINDS[at % 2])
         struck.add(str(number - 1))
         with explained(where):
             assert (shop.pool.status.in_use, shop.pool.status.waiting) == (0, 0)

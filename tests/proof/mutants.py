@@ -252,8 +252,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}completion.py",
-                "row = await database.lock(self._owned.transactional_id, timeout_ms=timeout_ms)",
-                "row = await database.read(self._owned.transactional_id)",
+                "row = await database.lock(owned.transactional_id, timeout_ms=timeout_ms)",
+                "row = await database.read(owned.transactional_id)",
             ),
         ),
     ),
@@ -1645,7 +1645,7 @@ MUTANTS: Final = (
             Edit(
                 f"{_POOL}outbox.py",
                 (
-                    "                    await self.database.make_durable(self.transactional_id, row, "
+                    "            await self.database.make_durable(self.transactional_id, row, "
                     "timeout_ms=self._resolve_timeout_ms)\n"
                 ),
                 "",
@@ -1660,7 +1660,7 @@ MUTANTS: Final = (
             Edit(
                 f"{_POOL}outbox.py",
                 (
-                    "                    await database.read(self.transactional_id)"
+                    "            await database.read(self.transactional_id)"
                     "  # fails if a standby has taken over since the lock\n"
                 ),
                 "",

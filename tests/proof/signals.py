@@ -27,6 +27,7 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite import DualWriter, PsycopgDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records import traces
+from dualwrite.errors import OutcomeUnknown
 from dualwrite.recipes.core import telemetry
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
@@ -134,8 +135,11 @@ def strike(face: Face, struck: Struck) -> None:
         face.told["written"] += 1
     except BaseException as error:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        text = f"{face.number}: {type(error).__name__}: {error}"[:300]
         if not is_interruption(error):
-            face.unexpected.append(f"{face.number}: {type(error).__name__}: {error}"[:300])
+            face.unexpected.append(text)
+        elif isinstance(error, OutcomeUnknown):
+            print(face.name, text, f"after {time.monotonic() - began_s:.1f} s", flush=True)
         face.told[type(error).__name__] += 1
 
 

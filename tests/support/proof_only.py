@@ -117,6 +117,8 @@ FUNCTIONS: Final = frozenset(
         "tests/crash/test_outbox_kills.py::test_the_broker_aborts_what_a_dead_publisher_has_prepared",
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_strikes.py::test_every_place_of_a_block",
+        "tests/crash/test_strikes.py::test_every_place_of_a_block_behind_a_lost_commit",
+        "tests/crash/test_strikes.py::test_places_of_a_recovery",
         "tests/crash/test_strikes.py::test_places_of_the_first_block_and_the_close",
         "tests/django/test_strikes.py::test_every_place_of_a_block",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",

@@ -2,8 +2,8 @@
 
 CPython looks for signals when a Python function begins or a generator goes on (RESUME), after a call of C code (CALL),
 and where a loop jumps back. A profile function is called at the first two, so its exceptions are raised there; the end
-of an `__init__` stands for the call of a class. Places are counted in the frames of our packages alone. A loop's jump
-back is left out: a call comes right before it, with the same facts.
+of an `__init__` stands for the call of a class. Places are counted in the frames of our packages alone, or of
+SQLAlchemy's too. A loop's jump back is left out: a call comes right before it, with the same facts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ import psycopg
 import sqlalchemy as sa
 from django.db import Error as DjangoError
 
-_OURS: Final = str(Path(__file__).parents[2] / "dualwrite") + "/"
+OURS: Final = (str(Path(__file__).parents[2] / "dualwrite") + "/",)
+_SQLALCHEMY: Final = Path(sa.__file__).parent
+WITH_SQLALCHEMY: Final = (
+    *OURS,
+    *(str(_SQLALCHEMY / part) for part in ("engine/base.py", "pool/", "orm/session.py", "orm/state_changes.py")),
+)
+"""Where SQLAlchemy ends a transaction and gives its connection back."""
 _NO_CALLER: Final = ("__del__", "<genexpr>")
 """Whose exceptions reach no caller: a generator that is not used up is "called" once more when it is dropped."""
 
@@ -30,11 +36,24 @@ class StruckError(Exception):
     """The exception of a signal's handler, such as the soft time limit of a task."""
 
 
-class Strike:
-    """Strikes once, at the place with this number, inside its `with`; None: only counts the places."""
+class StruckExit(BaseException):
+    """One that no `except Exception` catches, such as KeyboardInterrupt."""
 
-    def __init__(self, at: int | None = None) -> None:
+
+Struck = type[StruckError] | type[StruckExit]
+KINDS: Final[tuple[Struck, ...]] = (StruckError, StruckExit)
+
+
+class Strike:
+    """Strikes once, at the place with this number or where this function begins, inside its `with`.
+
+    Without a place it only counts them. `inside`: the beginnings of the files whose frames have places.
+    """
+
+    def __init__(self, at: int | str | None = None, kind: Struck = StruckError, inside: tuple[str, ...] = OURS) -> None:
         self._at = at
+        self._kind = kind
+        self._inside = inside
         self.places = 0
         self.where = ""
         """The place that was struck; empty if there is none with that number."""
@@ -49,18 +68,19 @@ class Strike:
         signal.signal(signal.SIGUSR1, self._before)
 
     def _handle(self, *_: object) -> None:
-        raise StruckError(self.where)
+        raise self._kind(self.where)
 
     def _look(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
         if event not in ("call", "c_return") and (event, code.co_name) != ("return", "__init__"):
             return
-        if not code.co_filename.startswith(_OURS) or code.co_name in _NO_CALLER:
+        if not code.co_filename.startswith(self._inside) or code.co_name in _NO_CALLER:
             return
         self.places += 1
-        if self.places == self._at and not _is_swallowed(frame):
+        is_here = self._at == (code.co_qualname if isinstance(self._at, str) else self.places)
+        if is_here and not self.where and not _is_swallowed(frame):
             of = f" of {arg.__qualname__}" if event == "c_return" else ""
-            self.where = f"{code.co_filename.removeprefix(_OURS)}:{frame.f_lineno} {code.co_qualname}, {event}{of}"
+            self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}, {event}{of}"
             signal.raise_signal(signal.SIGUSR1)
 
 
@@ -73,13 +93,13 @@ def _is_swallowed(frame: FrameType | None) -> bool:
     return False
 
 
-def strike(at: int, act: Callable[[], object]) -> str:
+def strike(at: int | str, act: Callable[[], object], kind: Struck = StruckError, inside: tuple[str, ...] = OURS) -> str:
     """Strike at a place, if there is one with this number. Return where."""
     has_reached = False
-    with Strike(at) as struck:
+    with Strike(at, kind, inside) as struck:
         try:
             act()
-        except Exception as error:  # and forget it: a traceback keeps a block alive whose `__exit__` was not begun
+        except BaseException as error:  # and forget it: a traceback keeps a block alive whose `__exit__` was not begun
             has_reached = is_about_strike(error)
             if not has_reached:
                 raise
@@ -91,7 +111,7 @@ def is_about_strike(error: BaseException | None) -> bool:
     """Return whether it is the strike's error, or a database error because its driver was struck in a statement."""
     while isinstance(error, sa.exc.DBAPIError | psycopg.Error | DjangoError):
         error = error.__context__
-    return isinstance(error, StruckError)
+    return isinstance(error, KINDS)
 
 
 @contextmanager

@@ -261,6 +261,10 @@ class CommitMessage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let asyncpg's own COMMIT be sent again; harmless when repeated."""
         if self._in_front is not None:
             take_away(self.raw, self._in_front)
 

@@ -27,6 +27,7 @@ from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgres
 from dualwrite.recipes.core.judge import behind_kafka
 from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import Proof
@@ -278,6 +279,7 @@ class LostCommits:
         try:
             await owned.database.make_durable(owned.transactional_id, row, timeout_ms=owned.resolve_timeout_ms)
         except expected as error:
+            pass_on_signal(error)
             raise self._outcome_unknown(
                 write, f"it is visible in the database but not durable yet ({first_line(error)})"
             ) from error
@@ -306,12 +308,13 @@ class LostCommits:
                 await self._sleep(backoff_s)
 
     async def _evidence(self, timeout_ms: int) -> tuple[PreparedTxnState, bool]:
-        database = await self._owned.database.begin()
-        try:
-            row = await database.lock(self._owned.transactional_id, timeout_ms=timeout_ms)
+        owned = self._owned
+
+        async def read(database: DatabaseTransaction) -> tuple[PreparedTxnState, bool]:
+            row = await database.lock(owned.transactional_id, timeout_ms=timeout_ms)
             return row, await self._is_stored(database)
-        finally:
-            await self._owned.uninterrupted(end(database))
+
+        return await in_own_transaction(owned.database.begin, read, owned.uninterrupted)
 
     def _outcome_unknown(self, write: DualWriteProgress, why: str) -> OutcomeUnknown:
         transactional_id = self._owned.transactional_id
@@ -323,9 +326,3 @@ class LostCommits:
             transactional_id=transactional_id,
             prepared_state=str(write.prepared_state),
         )
-
-
-async def end(database: DatabaseTransaction) -> None:
-    """Roll back and close a database transaction."""
-    await database.rollback()
-    await database.close()

@@ -7,7 +7,7 @@ writes without a block, as long as records are owed or stored.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
 from typing import Final
@@ -28,11 +28,12 @@ from dualwrite.errors import (
 from dualwrite.guarded import pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.completion import LostCommits, VerdictNoted, end, leave_to_successor, take_over
+from dualwrite.recipes.core.completion import LostCommits, VerdictNoted, leave_to_successor, take_over
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.kafka_watch import here
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import is_forgotten, manifest_of, settled_text
@@ -260,8 +261,8 @@ class Publishing:
 
     async def _recover_once(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
         owned = self._owned
-        database = await owned.database.begin()
-        try:
+
+        async def recover(database: DatabaseTransaction) -> Resolution:
             row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
             owned.telemetry.reach(PausePoint.AFTER_LOCK)
             if examine is not None and not examine(row):
@@ -278,16 +279,27 @@ class Publishing:
                 return await self._publish(database, row, waiting)
             await self._settle(database, row)
             return resolution
-        finally:
-            await self.leave_owed()
-            await owned.uninterrupted(end(database))
+
+        return await self._in_own_transaction(recover)
+
+    async def _in_own_transaction(self, steps: Callable[[DatabaseTransaction], Awaitable[Resolution]]) -> Resolution:
+        """Carry out `steps` in a new database transaction; the next take-over gets what they have left owed."""
+        owned = self._owned
+
+        async def carried_out(database: DatabaseTransaction) -> Resolution:
+            try:
+                return await steps(database)
+            finally:
+                await self.leave_owed()
+
+        return await in_own_transaction(owned.database.begin, carried_out, owned.uninterrupted)
 
     async def _publish_more(self) -> Resolution:
         """Publish the stored blocks behind those of the last batch; another process may have published them."""
         owned = self._owned
         owned.assert_usable()
-        database = await owned.database.begin()
-        try:
+
+        async def publish(database: DatabaseTransaction) -> Resolution:
             row = await self._steps.lock_row(database)
             if self._slot.state is SlotState.READY and row != owned.row:
                 await leave_to_successor(owned, row)
@@ -298,9 +310,8 @@ class Publishing:
             if owned.owed or waiting.blocks:
                 return await self._publish(database, row, waiting)
             return Resolution(owned.transactional_id, row, Outcome.NOTHING)
-        finally:
-            await self.leave_owed()
-            await owned.uninterrupted(end(database))
+
+        return await self._in_own_transaction(publish)
 
     async def leave_owed(self) -> None:
         """Leave owed records that could not be sent to the next take-over; an id that is READY owes nothing."""
@@ -342,8 +353,8 @@ class Publishing:
 
     async def _settle_confirmed(self) -> None:
         owned = self._owned
-        database = await owned.database.begin()
-        try:
+
+        async def settle(database: DatabaseTransaction) -> None:
             row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
             if row == owned.row:
                 if (await verify(owned, database, row)).owed:
@@ -355,8 +366,8 @@ class Publishing:
                 await self._settle(database, row)
             else:
                 self.is_unsettled = False  # another process has replaced the row, and settles it
-        finally:
-            await owned.uninterrupted(end(database))
+
+        await in_own_transaction(owned.database.begin, settle, owned.uninterrupted)
 
     async def _settle(
         self, database: DatabaseTransaction, row: PreparedTxnState, *, deletes_batch: bool = True
@@ -396,14 +407,14 @@ class Publishing:
 
     async def _settle_if_seen(self) -> None:
         owned = self._owned
-        database = await owned.database.begin()
-        try:
+
+        async def settle(database: DatabaseTransaction) -> None:
             row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
             manifest = manifest_of(row, await database.read_manifest(owned.transactional_id))
             if row == owned.row and (manifest is None or await self._is_seen(manifest)):
                 await self._settle(database, row, deletes_batch=False)
-        finally:
-            await owned.uninterrupted(end(database))
+
+        await in_own_transaction(owned.database.begin, settle, owned.uninterrupted)
 
     async def _is_seen(self, manifest: Manifest) -> bool:
         """Return whether readers see the transaction, which Kafka has committed, in all its partitions.

@@ -13,20 +13,21 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, StateRowError, StoreFullError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.partitioners import name_of
-from dualwrite.recipes.core.completion import end
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
 from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.record_block import encode
 from dualwrite.recipes.core.settings import StorePolicy
-from dualwrite.recipes.core.store import Backlog, OutboxDatabase
+from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, OutboxDatabase
 from dualwrite.recipes.core.stored_blocks import assert_publishable
 from dualwrite.recipes.core.telemetry import telemetry_of
 
@@ -180,17 +181,11 @@ class OutboxWrites:
         added = write.added
         assert added is not None, "it was added before COMMIT was sent"
         try:
-            database = await self.database.begin()
-            try:
-                row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
-                committed = await self.database.was_committed(database, self.transactional_id, added)
-                if committed is None:
-                    return False
-                if committed:
-                    await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
-                    await database.read(self.transactional_id)  # fails if a standby has taken over since the lock
-            finally:
-                await write.uninterrupted(end(database))
+            committed = await in_own_transaction(
+                self.database.begin, partial(self._was_committed, added), write.uninterrupted
+            )
+            if committed is None:
+                return False
         except StateRowError:
             self._forget(write)
             raise
@@ -199,6 +194,14 @@ class OutboxWrites:
         self._telemetry.recovered(write.outcome)
         _log.info("outbox %s: the lost commit of a block was %s", self.transactional_id, write.outcome)
         return True
+
+    async def _was_committed(self, added: Added, database: DatabaseTransaction) -> bool | None:
+        row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
+        committed = await self.database.was_committed(database, self.transactional_id, added)
+        if committed:
+            await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
+            await database.read(self.transactional_id)  # fails if a standby has taken over since the lock
+        return committed
 
     def _forget(self, write: DualWriteProgress) -> None:
         with suppress(ValueError):  # the block and the background may resolve it at the same time

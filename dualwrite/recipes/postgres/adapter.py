@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from dualwrite.errors import IllegalStateError
@@ -12,6 +13,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETTINGS_QUERY, answer_for, of_postgres
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, not_durable
 from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
@@ -202,32 +204,33 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
 
     async def in_transaction(self, steps: Steps[TransactionT, ResultT]) -> ResultT:
         """Carry out `steps` in a separate transaction, and commit it."""
-        transaction = await self.begin()
-        try:
+
+        async def carried_out(transaction: TransactionT) -> ResultT:
             result = await steps(transaction)
             await transaction.commit()
-        finally:
-            await self._uninterrupted(_end(transaction))
-        return result
+            return result
+
+        return await in_own_transaction(self.begin, carried_out, self._uninterrupted)
 
     async def begin(self) -> TransactionT:
         return await self._begin(self._connections, RecordBuffer())
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        transaction = await self._begin(self._beside, RecordBuffer())
-        cut = SocketTimeout(transaction.connection, timeout_ms / 1000)
-        try:
-            with cut:
-                seen = await transaction.read_to_prove_durable(transactional_id)
-                if seen != str(row):
-                    raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
-                await transaction.commit()
-        except self.errors as error:
-            if not cut.has_fired:
-                raise
-            raise not_durable(transactional_id, row, f"a commit got no response within {timeout_ms} ms") from error
-        finally:
-            await self._uninterrupted(_end(transaction))
+        async def prove(transaction: TransactionT) -> None:
+            cut = SocketTimeout(transaction.connection, timeout_ms / 1000)
+            try:
+                with cut:
+                    seen = await transaction.read_to_prove_durable(transactional_id)
+                    if seen != str(row):
+                        raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
+                    await transaction.commit()
+            except self.errors as error:
+                if not cut.has_fired:
+                    raise
+                why = f"a commit got no response within {timeout_ms} ms"
+                raise not_durable(transactional_id, row, why) from error
+
+        await in_own_transaction(partial(self._begin, self._beside, RecordBuffer()), prove, self._uninterrupted)
 
     async def transaction(self, connection: Any, records: RecordBuffer, before: Before | None = None) -> TransactionT:
         """Begin the transaction of a block, on the caller's connection or on one of ours.
@@ -312,11 +315,6 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
                     await self._uninterrupted(transaction.close())
                 if not was_lost or not attempts_left:
                     raise
-
-
-async def _end(transaction: PostgresTransaction) -> None:
-    await transaction.rollback()
-    await transaction.close()
 
 
 async def _location(transaction: PostgresTransaction) -> str:

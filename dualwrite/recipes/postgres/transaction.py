@@ -272,8 +272,8 @@ class PostgresTransaction(PostgresSteps):
         if not self.is_idle:
             self._drop()  # it was not rolled back, or not completely
         if self._of is not None:
+            self._is_closed = True  # first: released twice, it would have two users
             await self._of.release(self.connection)
-            self._is_closed = True
 
     def close_at_once(self) -> bool:
         """Close without waiting. Return False, and do nothing, if closing would have to wait."""

@@ -486,10 +486,17 @@ class CommitMessage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let `connection.commit()` send COMMIT alone again; harmless when repeated."""
+        attributes = vars(self._connection)
+        if attributes.get(_COMMIT) != self.send:
+            return
         if self._of_connection is None:
-            del vars(self._connection)[_COMMIT]
+            del attributes[_COMMIT]
         else:
-            vars(self._connection)[_COMMIT] = self._of_connection
+            attributes[_COMMIT] = self._of_connection
 
     def send(self) -> Any:
         """Commit as `connection.commit()` does, but never cancel it; do nothing when repeated.
@@ -563,19 +570,20 @@ def _error_of(notice: psycopg.errors.Diagnostic) -> psycopg.Error:
 @contextmanager
 def uncancelled(connection: AnyConnection) -> Iterator[None]:
     """Make `connection.commit()` inside the `with` wait by `wait_or_drop`."""
-    of_connection = vars(connection).get(_WAIT)
+    attributes = vars(connection)  # a call behind the `try` could be struck by a signal's exception
+    of_connection = attributes.get(_WAIT)
 
     def wait(generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
         return wait_or_drop(connection, generator)
 
-    vars(connection)[_WAIT] = wait
+    attributes[_WAIT] = wait
     try:
         yield
     finally:
         if of_connection is None:
-            del vars(connection)[_WAIT]
+            del attributes[_WAIT]
         else:
-            vars(connection)[_WAIT] = of_connection
+            attributes[_WAIT] = of_connection
 
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------

@@ -22,10 +22,11 @@ from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import DualWriteError, IllegalStateError, RetriableError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.completion import end
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.judge import RowInCluster
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.proof import forgotten_text
+from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
 from dualwrite.recipes.recovery.stored_rows import known_database, stored_rows
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
@@ -128,8 +129,8 @@ def _forgotten(name: str, manifest: Manifest) -> Forgotten:
 async def _note(database: SqlAlchemyDatabase, forgotten: Forgotten, text: str, lock_timeout_ms: int) -> None:
     """Note in the row that its transaction is given up. Raises RetriableError if the row is another one now."""
     name = forgotten.transactional_id
-    transaction = await database.begin()
-    try:
+
+    async def note(transaction: DatabaseTransaction) -> None:
         row = await transaction.lock(name, timeout_ms=lock_timeout_ms)
         now = await transaction.read_manifest(name)
         noted: Final = forgotten_text(row, text)
@@ -138,8 +139,8 @@ async def _note(database: SqlAlchemyDatabase, forgotten: Forgotten, text: str, l
         if now != noted:
             await transaction.write(name, previous=row, new=row, manifest=noted)
             await transaction.commit()
-    finally:
-        await end(transaction)
+
+    await in_own_transaction(database.begin, note)
 
 
 _CHANGED: Final = (

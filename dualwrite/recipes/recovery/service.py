@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -41,7 +41,6 @@ from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.completion import end as end_of_database
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
@@ -49,6 +48,7 @@ from dualwrite.recipes.core.judge import refusal_by_row
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.last_batch import kept
 from dualwrite.recipes.core.leases import is_outbox
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.proof import Verdict, manifest_of, noted_text
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, to_send
@@ -447,10 +447,8 @@ class RecoveryService:
 
     async def _note_aborted(self, now: Seen) -> None:
         """Note in the row that its transaction was aborted, as the caller says. Raises if it has changed meanwhile."""
-        database = await SqlAlchemyDatabase(
-            self._engine, create_table=False, schema=self._schema, only_recovers=True
-        ).begin()
-        try:
+
+        async def note(database: DatabaseTransaction) -> None:
             row = await database.lock(now.transactional_id, timeout_ms=self._lock_timeout_ms)
             text = await database.read_manifest(now.transactional_id)
             if (row, text) != (now.stored, now.manifest):
@@ -458,8 +456,12 @@ class RecoveryService:
             noted = noted_text(row, Verdict.ABORTED, text)
             await database.write(now.transactional_id, previous=row, new=row, manifest=noted)
             await database.commit()
-        finally:
-            await end_of_database(database)
+
+        await in_own_transaction(self._begin, note)
+
+    def _begin(self) -> Awaitable[DatabaseTransaction]:
+        database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
+        return database.begin()
 
     def _take_out(self, now: Seen, *, apply: bool) -> None:
         """Read the owed records, and hand them over if they are to be taken out."""
@@ -478,13 +480,7 @@ class RecoveryService:
         return map(to_send, found)
 
     async def _kept(self, now: Seen) -> Sequence[BufferedRecord]:
-        database = await SqlAlchemyDatabase(
-            self._engine, create_table=False, schema=self._schema, only_recovers=True
-        ).begin()
-        try:
-            return await kept(database, now.transactional_id, now.stored)
-        finally:
-            await end_of_database(database)
+        return await in_own_transaction(self._begin, lambda database: kept(database, now.transactional_id, now.stored))
 
     def _look_again(self, seen: Seen, row: PreparedTxnState) -> Seen:
         """Return the facts as they are under the lock."""

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import StateRowError
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.completion import end
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.store import DatabaseTransaction, Stored, StoredBlock
 from dualwrite.recipes.recovery.plan import TakenOut
@@ -65,8 +65,7 @@ async def _take_out(
     keep: Callable[[TakenOut], object] | None,
     lock_timeout_ms: int,
 ) -> TakenOut:
-    transaction = await database.begin()
-    try:
+    async def take_out(transaction: DatabaseTransaction) -> TakenOut:
         row = await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
         stored, block = await _oldest(transaction, transactional_id, seq)
         found = _read(transactional_id, block)
@@ -80,8 +79,8 @@ async def _take_out(
         await transaction.write(transactional_id, previous=row, new=row, manifest=manifest)
         await transaction.commit()
         return replace(found, changed=True)
-    finally:
-        await end(transaction)
+
+    return await in_own_transaction(database.begin, take_out)
 
 
 def _read(transactional_id: str, block: StoredBlock) -> TakenOut:

@@ -34,6 +34,9 @@ class CommitMessage(Protocol):
     def __enter__(self) -> Any: ...
     def __exit__(self, *raised: Any) -> None: ...
 
+    def let_go(self) -> None:
+        """Let the driver's own COMMIT be sent again, as the end of the `with` does; harmless when repeated."""
+
 
 def refusal_in(error: BaseException, token: str, refusals: Refusals) -> Exception | None:
     """Return the error for a failure that proves that COMMIT was not reached; None if it may have been."""
@@ -80,6 +83,9 @@ class MessageBeforeCommit:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Do nothing: the transaction sends the message itself."""
+
+    def let_go(self) -> None:
+        """Do nothing: the driver's own COMMIT follows the message."""
 
     def send(self, dbapi_connection: Any) -> None:
         """Send the message; do nothing when repeated."""

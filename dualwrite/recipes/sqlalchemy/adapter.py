@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.errors import ConfigError
+from dualwrite.guarded import cleaning_up_after
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -228,11 +229,17 @@ class SqlAlchemyDatabase:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
     async def begin(self) -> SqlAlchemyPort:
-        return await self._carry(lambda: self.transaction(self._new_transaction()))
+        return await self._carry(self._begin)
 
-    def _new_transaction(self) -> SqlAlchemyTransaction:
+    def _begin(self) -> SqlAlchemyPort:
         assert self._store.pinned is not None, "it raises otherwise"
-        return SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
+        connection = self._engine.connect()
+        try:
+            return self.transaction(SqlAlchemyTransaction(connection, self._engine, RecordBuffer(), owned=True))
+        except BaseException as error:  # else the connection would be left to the garbage collector
+            with cleaning_up_after(error):
+                connection.close()
+            raise
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
         """Wrap a transaction begun elsewhere for the steps of a dual write."""

@@ -17,7 +17,7 @@ from sqlalchemy.event.api import _event_key
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
-from dualwrite.guarded import cleaning_up_after, pass_on_signal
+from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
@@ -313,13 +313,14 @@ class SqlAlchemyTransaction:
     """Whether the dual write may begin inside a savepoint, because its COMMIT always ends the whole transaction."""
 
     def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
-        self._initialise(_binding(bind, owned=owned), engine, records)
+        self._initialise(_binding(bind, owned=owned), engine, records, owned=owned)
         if not owned:
             records.unwatch = self.let_go
         self._begin_to_watch()
 
-    def _initialise(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
+    def _initialise(self, binding: Binding, engine: sa.Engine, records: RecordBuffer, *, owned: bool = False) -> None:
         self._binding = binding
+        self._owned = owned
         self.session = binding.session
         """The Session, or None if the dual write runs on a bare Connection."""
         self._records = records
@@ -355,12 +356,7 @@ class SqlAlchemyTransaction:
         self._driver_has_begun = in_transaction(self.driver) is True
         self._grammar = grammar_of(self.connection.dialect.name)
         self._root = self._binding.root
-        try:
-            self._assert_can_decide(engine)
-        except BaseException as error:
-            with cleaning_up_after(error):
-                self._binding.close()
-            raise
+        self._assert_can_decide(engine)
 
     def _begin_to_watch(self) -> None:
         """Register for SQLAlchemy's events. Call it last: an interruption may come at once."""
@@ -398,7 +394,16 @@ class SqlAlchemyTransaction:
     @property
     def has_open(self) -> bool:
         """Whether `close` may have to wait."""
-        return self._binding.is_open
+        return self._binding.is_open or self._is_left_out
+
+    @property
+    def _is_left_out(self) -> bool:
+        """Whether the pool has not got our connection back, although no Session has it any more."""
+        fairy: Any = self._fairy
+        if fairy.dbapi_connection is None or not self._owned:
+            return False
+        record = fairy._connection_record  # noqa: SLF001 - of the driver's connection, for as long as it has this proxy
+        return record is not None and record.fairy_ref is not None and record.fairy_ref() is fairy
 
     def flush(self) -> None:
         """Send the Session's pending statements. Raises the database's errors, and those of `assert_intact`."""
@@ -468,6 +473,8 @@ class SqlAlchemyTransaction:
             with message or deciding(self.connection.dialect.driver, self.driver) as wait:
                 self._binding.commit()
         except BaseException:
+            if message is not None:
+                message.let_go()  # an exception of a signal may have struck at the end of the `with`
             if message is not None and message.was_refused:
                 # the server did not reach this COMMIT; a hook of the application may have sent another one
                 self.commit_was_sent = self._is_added and self.has_hooks
@@ -502,7 +509,7 @@ class SqlAlchemyTransaction:
         return not is_lost and not self.connection.in_transaction() and in_transaction(self.driver) is not False
 
     def close(self) -> None:
-        """Close the connections and Sessions opened for this transaction, and stop watching."""
+        """Close the connections and Sessions opened for this transaction, and stop watching; harmless when repeated."""
         if self._belongs_to_the_parent:
             _abandoned.append(self.connection)
             return
@@ -511,6 +518,8 @@ class SqlAlchemyTransaction:
         self.let_go()
         try:
             self._binding.close()
+            if self._is_left_out:
+                self._fairy._checkin()  # noqa: SLF001 - its Connection may be closed
         except Exception as error:
             self._drop("closing the session", error)
             pass_on_signal(error)

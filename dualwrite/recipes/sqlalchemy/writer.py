@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError
+from dualwrite.guarded import cleaning_up_after
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
@@ -93,12 +94,13 @@ class ThreadBackend(SqlAlchemyBackend):
 
     async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
         bound = self._session_factory() if bind is None else bind
-        transaction = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
         try:
+            transaction = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
             tx = DualTransaction(transaction, self.database, records, transaction.session)
-        except BaseException:  # an interruption would leave the connection to the garbage collector
-            transaction.rollback()
-            transaction.close()
+        except BaseException as error:  # else the connection would be left to the garbage collector
+            if bind is None:
+                with cleaning_up_after(error):
+                    bound.close()
             raise
         if use.needs_slot_early:
             await self.take_slot_before_snapshot(use, transaction.connection, tx)

@@ -127,11 +127,11 @@ class TaskBackend(SqlAlchemyBackend):
         try:
             engine, owned = self.engine, bind is None
             transaction = await in_a_greenlet(lambda: SqlAlchemyTransaction(awaited, engine, records, owned=owned))
+            tx = AsyncDualTransaction(transaction, self.database, records, bound)
         except BaseException:
             if bind is None:
                 await shield(bound.close())
             raise
-        tx = AsyncDualTransaction(transaction, self.database, records, bound)
         if use.needs_slot_early:
             await self.take_slot_before_snapshot(use, transaction.connection, tx)
         return tx
