@@ -199,6 +199,8 @@ class DualWriteSteps:
         """
         if not write.database.commit_was_sent:
             await self.roll_back(write)
+            if isinstance(error, Exception):
+                pass_on_signal(error)
             raise error
         self._lost_commits.begin(write)
         await self._owned.uninterrupted(write.database.rollback())
