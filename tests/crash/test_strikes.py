@@ -164,7 +164,7 @@ def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
         SqliteDatabase(tmp_path) if is_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
     )
     scenario = kind(database, emulator, transactional_id=f"{unique('struck')}-0")
-    # An exception inside SQLAlchemy's own pool can lose a place of it, for which nothing can be done here.
+    # An exception inside SQLAlchemy's QueuePool loses a place of it (tests/unit/test_sqlalchemy_internals.py).
     inside = WITH_SQLALCHEMY if request.param == "no-pool" else OURS
     yield Face(scenario, lambda: make(scenario), lambda writer, number: written_by(writer, scenario, number), inside)
     if (given := _given.pop(scenario.topic, None)) is not None:

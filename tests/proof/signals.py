@@ -86,7 +86,7 @@ def in_session(engine: sa.Engine) -> Callable[[Any, str, int], None]:
 
 
 def faces_of(server: PostgresServer, bootstrap_servers: str, suffix: str) -> list[Face]:
-    # A signal inside SQLAlchemy's own queue of connections can leave its lock held, for which nothing can be done here.
+    # A signal inside SQLAlchemy's QueuePool loses a place of it (tests/unit/test_sqlalchemy_internals.py).
     engine = sa.create_engine(server.url, poolclass=sa.NullPool)
     conninfo = server.url.set(drivername="postgresql").render_as_string(hide_password=False)
     kafka: Any = {"bootstrap_servers": bootstrap_servers}

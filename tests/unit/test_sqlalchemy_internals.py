@@ -6,9 +6,13 @@ A failure says that a library has changed: read the member's replacement, and ad
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sqlite3
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import aiosqlite
@@ -33,6 +37,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
 )
 from dualwrite.recipes.sqlalchemy.engines import connections_of
 from tests.support.narrowing import current
+from tests.support.strikes import StruckError
 
 TABLE = sa.Table("t", sa.MetaData(), sa.Column("n", sa.Integer))
 
@@ -205,3 +210,37 @@ def test_the_numbers_of_the_protocols() -> None:
 
 def test_the_connection_of_asyncpg_is_behind_that_of_sqlalchemy() -> None:
     assert "driver_connection" in dir(AsyncAdapt_asyncpg_connection)
+
+
+def test_a_record_of_the_pool_has_its_proxy_until_it_is_given_back() -> None:
+    """So `SqlAlchemyTransaction` knows whether the pool has got its connection back."""
+    engine = sa.create_engine("sqlite://")
+    with engine.connect() as connection:
+        proxy: Any = connection.connection
+        record = proxy._connection_record
+        assert record.fairy_ref() is proxy
+    assert record.fairy_ref is None
+    assert proxy._connection_record is None
+
+
+@pytest.mark.parametrize("function", ["_ConnectionFairy.__init__", "Pool._return_conn", "QueuePool._do_return_conn"])
+def test_an_exception_that_strikes_the_queue_of_connections_loses_a_place(function: str, tmp_path: Path) -> None:
+    """With SQLAlchemy alone, which cannot be mended from outside.
+
+    So docs/celery.md advises against QueuePool, and `tests/proof/signals.py` does without it.
+    """
+    engine = sa.create_engine(
+        f"sqlite:///{tmp_path}/lost.db", poolclass=sa.QueuePool, pool_size=1, max_overflow=0, pool_timeout=0
+    )
+
+    def strike(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code.co_qualname == function:
+            sys.setprofile(None)
+            raise StruckError
+
+    sys.setprofile(strike)
+    with pytest.raises(StruckError):
+        engine.connect().close()
+    gc.collect()
+    with pytest.raises(sa.exc.TimeoutError):
+        engine.connect()
