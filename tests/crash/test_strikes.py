@@ -27,8 +27,8 @@ from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, events, unique
 from tests.support.strikes import KINDS, OURS, WITH_SQLALCHEMY, Strike, explained, strike
 
-EVERY: Final = 1
-"""For all places; `make test` strikes at fewer."""
+PARTS: Final = 4
+"""All places are struck in so many tests, none of which takes long; `make test` strikes at fewer."""
 
 
 @dataclass
@@ -196,8 +196,8 @@ _IN_TRANSACTION = (
 )
 
 
-def strike_blocks(face: Face, stride: int, *, is_in_question: bool = False) -> int:
-    """Strike a block at each place, or at some of them, while the writer has its id. Return how many.
+def strike_blocks(face: Face, stride: int, first: int = 1, *, is_in_question: bool = False) -> int:
+    """Strike a block at some places, from the first one on, while the writer has its id. Return how many there are.
 
     `is_in_question`: whether the block has to ask first how the COMMIT of the one before has ended.
     """
@@ -210,7 +210,7 @@ def strike_blocks(face: Face, stride: int, *, is_in_question: bool = False) -> i
         face.write(writer, face.next())
         get_ready()
         places = face.counted(lambda: face.write(writer, face.next()))
-        for at in range(1 + face.number % stride, places + 1, stride):
+        for at in range(first, places + 1, stride):
             get_ready()
             where = face.strike_next(at, writer)
             with explained(where):
@@ -262,8 +262,12 @@ def test_some_places_of_a_block(face: Face) -> None:
     assert strike_blocks(face, stride=29) > 100
 
 
-def test_every_place_of_a_block(face: Face) -> None:
-    strike_blocks(face, EVERY)
+IN_PARTS: Final = pytest.mark.parametrize("part", range(PARTS))
+
+
+@IN_PARTS
+def test_every_place_of_a_block(face: Face, part: int) -> None:
+    strike_blocks(face, PARTS, 1 + part)
 
 
 ON_ONE_ID: Final = pytest.mark.parametrize("face", ["postgres", "no-pool", "psycopg", "session"], indirect=True)
@@ -275,8 +279,9 @@ def test_some_places_of_a_block_behind_a_lost_commit(face: Face) -> None:
 
 
 @ON_ONE_ID
-def test_every_place_of_a_block_behind_a_lost_commit(face: Face) -> None:
-    strike_blocks(face, EVERY, is_in_question=True)
+@IN_PARTS
+def test_every_place_of_a_block_behind_a_lost_commit(face: Face, part: int) -> None:
+    strike_blocks(face, PARTS, 1 + part, is_in_question=True)
 
 
 @ON_ONE_ID
