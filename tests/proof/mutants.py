@@ -1524,7 +1524,7 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_POOL}outbox.py",
-                "                if committed is None:\n                    return False\n",
+                "            if committed is None:\n                return False\n",
                 "",
             ),
         ),
