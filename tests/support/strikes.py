@@ -109,7 +109,8 @@ def strike(at: int | str, act: Callable[[], object], kind: Struck = StruckError,
 
 def is_about_strike(error: BaseException | None) -> bool:
     """Return whether it is the strike's error, or a database error because its driver was struck in a statement."""
-    while isinstance(error, sa.exc.StatementError | psycopg.Error | DjangoError):
+    # SQLAlchemy asserts in a `finally` that a transaction is over
+    while isinstance(error, sa.exc.StatementError | AssertionError | psycopg.Error | DjangoError):
         error = error.__context__
     return isinstance(error, KINDS)
 
