@@ -24,7 +24,6 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
-from dualwrite.recipes.core.judge import behind_kafka
 from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict
 from dualwrite.recipes.core.own_transactions import in_own_transaction
@@ -105,7 +104,7 @@ async def _take_over(
         await owned.make_durable(row, ongoing)
         proof = await prove(owned, database, row, ongoing)
         if not proof.owed and owned.kafka.coordinator_committed_later(row):  # a later row would name the repair
-            raise behind_kafka(owned.transactional_id, row)
+            raise _behind_kafka(owned, row)
         if proof.not_proven is not None:
             raise proof.not_proven
         is_open = ongoing == row
@@ -188,6 +187,12 @@ def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnSta
         f"close this writer, run `dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`, and create "
         "a new writer, which continues from the row"
     )
+
+
+def _behind_kafka(owned: OwnedId, row: PreparedTxnState) -> DatabaseWentBackError:
+    from dualwrite.recipes.core.judge import behind_kafka  # a writer that is refused nothing does not load it
+
+    return behind_kafka(owned.transactional_id, row)
 
 
 class LostCommits:

@@ -7,7 +7,6 @@ from typing import Protocol
 
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.availability import Away
-from dualwrite.recipes.core.judge import refusal_of
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.core.tally import Tally
@@ -107,6 +106,8 @@ class Counts:
 
     def judge(self, error: DualWriteError) -> None:
         """Note the error of a block or of the background, if it concerns others until its cause is removed."""
+        from dualwrite.recipes.core.judge import refusal_of  # a writer that is refused nothing does not load it
+
         found = refusal_of(error)
         if found.stops_writers:
             self.refusal = f"{found.name}: {_described(error)}"
