@@ -38,6 +38,7 @@ import sqlalchemy as sa
 from dualwrite.delivery import Direct
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
 from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table
 from tests.crash.away_verdict import Absence, AwayFindings, AwayVerdict
 from tests.crash.chaos_database import ChaosDatabase
@@ -167,6 +168,7 @@ class AwayChaos(Chaos):
     ) -> None:
         super().__init__(plan, directory, postgres, broker, lanes)
         create_redo_table(self._database.engine)
+        create_outbox_table(self._database.engine)
         self._away_plan = plan
         self._watch = Watch(self._database)
         self.absences: list[Absence] = []

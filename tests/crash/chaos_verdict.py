@@ -280,7 +280,8 @@ class Verdict:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")
 
     def _use_outbox(self) -> None:
-        with DualWriter(self._database.engine, delivery=Outbox(), **pool_settings(self._job, writers=1)) as pool:
+        settings = {**pool_settings(self._job, writers=1), "delivery": Outbox()}
+        with DualWriter(self._database.engine, **settings) as pool:
             until(lambda: not pool.recover() and pool.status.publishes_outbox, DEADLINE_S)
             with pool.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")

@@ -26,6 +26,7 @@ from tests.support.topics import read_topic
 
 KILLS = 4
 BETWEEN_KILLS = 30
+OUTAGES = 3
 TOPIC = "accounts"
 
 
@@ -66,9 +67,8 @@ def write_under_kills(database: PostgresDatabase, emulator: Emulator, settings: 
     """Let two processes write, and kill and replace one of them again and again; then kill both."""
     with working(database, emulator, settings):
         for _ in range(KILLS):
-            goal = sum(versions(database).values()) + BETWEEN_KILLS
             with working(database, emulator, settings):
-                until(lambda: sum(versions(database).values()) >= goal)  # noqa: B023 - called before the next round
+                wait_for_more(database)
 
 
 @pytest.mark.parametrize("settings", [{}, {"delivery": Outbox()}], ids=["direct", "outbox"])
@@ -77,18 +77,48 @@ def test_the_order_of_a_key_is_that_of_the_commits(
 ) -> None:
     emulator.create_topic(TOPIC, 2)
     write_under_kills(accounts, emulator, settings)
-    with DualWriter(
-        accounts.engine, prefix=PREFIX, lease_ms=LEASE_MS, bootstrap_servers=emulator.bootstrap_servers, **settings
-    ) as pool:
-        pool.recover()
-        until(lambda: sum(map(len, published(emulator).values())) >= sum(versions(accounts).values()))
-        in_database = versions(accounts)
-    assert published(emulator) == {owner: list(range(1, last + 1)) for owner, last in in_database.items()}
+    assert_in_order(accounts, emulator, settings)
     ids = {transaction.transactional_id for transaction in emulator.transactions()}
     if "delivery" in settings:
         assert ids == {kafka_id_of(accounts.engine, outbox_id_of(PREFIX))}
     else:
         assert len(ids) >= 2, "one transactional id alone is always in order"
+
+
+def test_the_order_of_a_key_survives_outages_of_kafka(accounts: PostgresDatabase, emulator: Emulator) -> None:
+    """Blocks go to Kafka, to the outbox and back, in two processes of which one is killed again and again."""
+    emulator.create_topic(TOPIC, 2)
+    settings = {"delivery": Direct(when_kafka_is_away="store")}
+    with working(accounts, emulator, settings):
+        for _ in range(OUTAGES):
+            with working(accounts, emulator, settings):
+                wait_for_more(accounts)
+                emulator.crash_node(0)
+                wait_for_more(accounts)
+            emulator.start_node(0)
+            wait_for_more(accounts)
+    assert_in_order(accounts, emulator, settings)
+    ids = {transaction.transactional_id for transaction in emulator.transactions()}
+    outbox = kafka_id_of(accounts.engine, outbox_id_of(PREFIX))
+    assert outbox in ids, ids
+    assert len(ids) >= 3, "blocks have gone to Kafka themselves too"
+
+
+def wait_for_more(database: PostgresDatabase) -> None:
+    """Wait for some more changes."""
+    goal = sum(versions(database).values()) + BETWEEN_KILLS
+    until(lambda: sum(versions(database).values()) >= goal)
+
+
+def assert_in_order(database: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]) -> None:
+    """Publish the rest, and compare the order of each row's records with that of its changes."""
+    with DualWriter(
+        database.engine, prefix=PREFIX, lease_ms=LEASE_MS, bootstrap_servers=emulator.bootstrap_servers, **settings
+    ) as pool:
+        pool.recover()
+        until(lambda: sum(map(len, published(emulator).values())) >= sum(versions(database).values()))
+        in_database = versions(database)
+    assert published(emulator) == {owner: list(range(1, last + 1)) for owner, last in in_database.items()}
 
 
 def decided_by_a_dead_process(accounts: PostgresDatabase, emulator: Emulator) -> DualWriter:

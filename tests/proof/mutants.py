@@ -1397,19 +1397,6 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    # pools
-    Mutant(
-        "stored-without-lease",
-        "no block is stored under an id of a pool whose lease was lost",
-        Space(1, Budget(outages=1, lapses=1), settings=Settings(stores_blocks=True), pools=True),
-        (
-            Edit(
-                f"{_CORE}storing.py",
-                "        await owned.assert_leased(database)\n",
-                "",
-            ),
-        ),
-    ),
     # outbox
     Mutant(
         "outbox-without-lock",

@@ -19,7 +19,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import Lease, outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction
+from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, Diversion
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
@@ -115,6 +115,12 @@ class CheckedOutboxDatabase(CheckedDatabase):
         await ask(Begin(number))
         statements = self._statements(number, are_large=self._are_large, give_up=self._clock.give_up)
         return OutboxTransaction(number, statements, by_commit=self._by_commit)
+
+    async def prepare_diversion(self, name: str) -> None:
+        raise AssertionError("all blocks go to the outbox")
+
+    async def diversion(self, database: DatabaseTransaction, name: str) -> Diversion:
+        raise AssertionError("all blocks go to the outbox")
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, OutboxTransaction)

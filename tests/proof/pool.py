@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from unittest import mock
 
-from dualwrite.delivery import Direct
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
@@ -22,7 +21,7 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, Recor
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import slot_of
-from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks, state_in, stayed_locked
+from dualwrite.recipes.core.store import NoStoredBlocks, state_in, stayed_locked
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.pool import settings as pool_settings_module
@@ -49,14 +48,13 @@ from tests.proof.owner import (
     NoWatch,
     Settings,
 )
-from tests.proof.redo_model import DatabaseGone, OnRedo, checked_redo_table
+from tests.proof.redo_model import DatabaseGone
 
 ResultT = TypeVar("ResultT")
 
 LAST_WRITE: Final = b"z1"
 """The value that a pool writes when everything is recovered."""
 
-_STORES: Final = Direct(when_kafka_is_away="store", max_stored_age_ms=NO_DEADLINE_MS**2)
 SETTINGS: Final = {"bootstrap_servers": "localhost:9092"}
 
 
@@ -215,16 +213,7 @@ class PooledDatabase(CheckedDatabase):
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return PooledTransaction(self._begun, by_commit=self._by_commit, stored_blocks=self._stored_blocks())
-
-    def _stored_blocks(self) -> StoredBlocks:
-        if not self._settings.policy.needs_table:
-            return NoStoredBlocks()
-        return checked_redo_table(self._begun, self._contents, are_large=False, asking=_on_redo)
-
-
-async def _on_redo(request: OnRedo) -> Any:
-    return await _on_slot(_slot(str(request.transactional_id)), ask(request))
+        return PooledTransaction(self._begun, by_commit=self._by_commit, stored_blocks=NoStoredBlocks())
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
@@ -289,7 +278,6 @@ class PooledProcess:
                 "lease_ms": NO_DEADLINE_MS,
                 "lock_timeout_ms": None,
                 "resolve_timeout_ms": NO_DEADLINE_MS,
-                "delivery": _STORES if settings.stores_blocks else Direct(),
                 **SETTINGS,
             },
         )

@@ -129,8 +129,6 @@ SMALL: Final = (
     Space(3, Budget(timeouts=1), _ONE, services=1),
     Space(1, Budget(timeouts=1), pools=True, by_commit=True),
     Space(1, Budget(crashes=1), _ONE, pools=True),
-    *(Space(tier, Budget(outages=1), _ONE_WRITER, settings=_STORES, pools=True) for tier in (1, 3)),
-    Space(1, Budget(outages=1, lapses=1), _ONE_WRITER, settings=_STORES, pools=True),
 )
 """More than 100,000 states, in a few seconds."""
 
@@ -199,7 +197,6 @@ _MORE: Final = (
     *(Space(tier, Budget(restores=1, timeouts=1)) for tier in (3, 4)),
     *(Space(tier, Budget(lapses=1), pools=True) for tier in PROFILES),
     *(Space(tier, Budget(lapses=1, rounds=1, crashes=1), _ONE, pools=True, after_crash=()) for tier in PROFILES),
-    Space(1, Budget(outages=1, lapses=1), settings=_STORES, pools=True),
     Space(1, Budget(kills=1), pools=True),
     Space(4, Budget(crashes=1), _ONE, pools=True),
     Space(3, Budget(timeouts=1), pools=True, by_commit=True),

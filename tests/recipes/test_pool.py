@@ -348,7 +348,7 @@ def test_an_unresolvable_commit_is_reported(
         database.come_back()
         until(lambda: not pool.status.set_aside)
         assert tx.outcome is None
-        assert f"{scenario.transactional_id} is given up" in caplog.text
+        assert f"giving up {scenario.transactional_id}" in caplog.text
         assert "replaced the state row" in caplog.text
     assert written(scenario) == {"1", "2"}
     scenario.assert_nothing_open()

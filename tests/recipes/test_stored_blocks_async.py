@@ -74,7 +74,7 @@ def test_the_blocks_of_a_pool_are_stored_and_published(postgres: PostgresDatabas
                 assert set(found) == {Outcome.STORED}
                 emulator.start_node(0)
                 await noticed(pool.pool.availability)
-                await asyncio.to_thread(until, lambda: not pool.status.stored)
+                await asyncio.to_thread(until, lambda: not pool.status.is_diverted)
 
         scenario.run(run())
         in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]

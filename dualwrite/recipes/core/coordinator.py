@@ -89,6 +89,11 @@ SETTLE_MS: Final = 5_000
 _log = logging.getLogger(__name__)
 
 
+def is_away(error: DualWriteError) -> bool:
+    """Return whether a block may go on without Kafka after this error, which is not about its records or id."""
+    return isinstance(error, KafkaTimeoutError) and not isinstance(error, _OF_ID) and not is_refusal(error)
+
+
 class DualWriteCoordinator:
     """Carries out dual writes under one transactional id, one at a time.
 
@@ -173,12 +178,6 @@ class DualWriteCoordinator:
     def refused(self) -> RefusedBlock | None:
         """The owed records, or the oldest stored block, if Kafka refused them for good, as known here."""
         return self._blocks.refused
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether blocks can be stored behind the stored blocks of the id."""
-        is_free = self._slot.state in (SlotState.NEW, SlotState.READY, SlotState.IN_DOUBT)
-        return self.owned.has_stored and self.owned.policy.stores_blocks and is_free
 
     # -- one dual write at a time ------------------------------------------------------------------------------
 
@@ -303,29 +302,39 @@ class DualWriteCoordinator:
         owed = self.owned.owed
         return bool(owed) and is_refusal(error) and not is_only_of(write.records.records, owed, error)
 
-    async def commit_or_let_go(self, write: DualWriteProgress) -> DualWriteError | None:
-        """Commit a flushed dual write with records, for a caller that can retry under another id.
+    async def commit_or_let_go(self, write: DualWriteProgress, *, diverts: bool = False) -> DualWriteError | None:
+        """Commit a flushed dual write with records, for a caller that can retry under another id, or without Kafka.
 
-        Return the reason if this id cannot carry the dual write. Then nothing was decided, and the row does not name
-        the dual write, so no process can commit records of it that Kafka may hold. The database transaction is still
-        open; if the database has ended it meanwhile, locking the next id's row fails.
+        Return the reason if this id cannot carry the dual write, or with `diverts` if Kafka is away. Then nothing was
+        decided, and the row does not name the dual write, so no process can commit records of it that Kafka may hold.
+        The database transaction is still open; if the database has ended it meanwhile, the next statement fails.
         """
         try:
             try:
-                why_stored = await self._prepare_or_store(write)
+                await self._prepare(write)
             except DualWriteError as error:
-                is_of_id = isinstance(error, _OF_ID) or self._may_be_of_owed(write, error)
-                if not is_of_id or not await self.owned.uninterrupted(self._let_go(write, error)):
+                if not await self.owned.uninterrupted(self._let_go_if_possible(write, error, diverts=diverts)):
                     raise
                 return self._why_let_go(error)
         except BaseException:
             await self.roll_back(write)
             raise
-        if why_stored is not None:
-            await self._storing.decide(write, why_stored)
-        else:
-            await self._decide_or_repair(write)
+        await self._decide_or_repair(write)
         return None
+
+    async def _let_go_if_possible(self, write: DualWriteProgress, error: DualWriteError, *, diverts: bool) -> bool:
+        if isinstance(error, _OF_ID) or self._may_be_of_owed(write, error):
+            return await self._let_go(write, error)
+        return diverts and is_away(error) and await self._leave_kafka(write)
+
+    async def _leave_kafka(self, write: DualWriteProgress) -> bool:
+        """Leave Kafka's side to the next take-over. Return False if the row may name it."""
+        if not write.prepared_state.is_empty:
+            return False
+        await self._storing.leave_kafka()
+        write.transactional_id = None
+        write.locked_row = NOTHING_PREPARED
+        return True
 
     def _why_let_go(self, error: DualWriteError) -> DualWriteError:
         if not isinstance(error, AbortableError) or self._slot.state is not SlotState.FENCED:
@@ -439,6 +448,13 @@ class DualWriteCoordinator:
     def is_unsettled(self) -> bool:
         """Whether the state row does not note yet that the last outbox batch is committed, which Kafka may forget."""
         return self._publishing.is_unsettled
+
+    async def end_diversion(self, name: str) -> bool:
+        """Let the blocks of a pool go to Kafka again if nothing of its outbox is left; the id must be acquired.
+
+        Return False if blocks wait. Raises as `settle` does.
+        """
+        return await self._publishing.end_diversion(name)
 
     async def settle(self) -> None:
         """Note in the state row that the last batch of an outbox is committed; the id must be acquired.

@@ -44,7 +44,7 @@ class IdSettings:
         self.writing, self.producer_settings = WritingSettings.taken_from(settings)
         writing = self.writing
         delivery = checked_delivery(writing.delivery)
-        self.outbox: Final = delivery if isinstance(delivery, Outbox) else None
+        self.delivery: Final = delivery
         kafka = KafkaSettings(first_id, self.producer_settings)
         self.first_id: Final = kafka.transactional_id
         self._producer: Final = kafka.producer
@@ -106,7 +106,7 @@ class OneId(IdSettings):
                 raise ConfigError(
                     f"{name} is a setting of a pool: make one with prefix=... in place of transactional_id=..."
                 )
-        if self.outbox is not None:
+        if isinstance(self.delivery, Outbox):
             raise ConfigError(
                 "delivery=Outbox() needs a pool, whose processes take turns in publishing: make one with prefix=... in "
                 "place of transactional_id=..."

@@ -112,6 +112,11 @@ def outbox_id_of(prefix: str) -> str:
     return transactional_id_of(outbox_prefix_of(prefix), 0)
 
 
+def diversion_of(prefix: str) -> str:
+    """Return the name of the row that tells whether the blocks of a pool go to its outbox."""
+    return outbox_prefix_of(prefix)
+
+
 def is_outbox(transactional_id: str) -> bool:
     """Return whether an id is that of a pool's outbox."""
     return transactional_id.endswith(_OUTBOX_ID)
@@ -127,10 +132,10 @@ def slot_of(prefix: str, transactional_id: str) -> int | None:
 
 def checked_single_id(transactional_id: str) -> str:
     """Return the id of a writer without a pool. Raises ConfigError if it could be that of a pool's outbox."""
-    if is_outbox(transactional_id):
+    if transactional_id.endswith((_OUTBOX_ID, _OUTBOX)):
         raise ConfigError(
-            f"transactional_id must not end with {_OUTBOX_ID!r}, as {shown(transactional_id)} does: that ending is "
-            "reserved for the outboxes of pools"
+            f"transactional_id must not end with {_OUTBOX_ID!r} or {_OUTBOX!r}, as {shown(transactional_id)} does: "
+            "those endings are reserved for the outboxes of pools"
         )
     return transactional_id
 

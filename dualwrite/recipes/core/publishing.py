@@ -10,7 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
@@ -41,7 +42,7 @@ from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
-from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction
+from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, OutboxDatabase
 from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, Waiting
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -163,6 +164,40 @@ class Publishing:
         """
         if self.is_unsettled:
             await self._settle_last()
+
+    async def end_diversion(self, name: str) -> bool:
+        """End the diversion of a pool to its outbox, if nothing of it is left to be published, repaired or settled.
+
+        Return whether there is none any more. Raises as `_settle_last` does.
+        """
+        owned = self._owned
+        await self.settle()
+        if self.is_unsettled:
+            return False
+        is_over = await in_own_transaction(
+            owned.database.begin, partial(self._end_diversion, name), owned.uninterrupted
+        )
+        if is_over:
+            _log.info(
+                "transactional id %s: all blocks are published, and later ones go to Kafka again",
+                owned.transactional_id,
+            )
+        return is_over
+
+    async def _end_diversion(self, name: str, database: DatabaseTransaction) -> bool:
+        owned = self._owned
+        row = await self._steps.lock_row(database)
+        if self._slot.state is not SlotState.READY or row != owned.row or owned.owed:
+            return False  # the transaction of the last batch may be in doubt, or another process publishes
+        diversion = await cast("OutboxDatabase", owned.database).diversion(database, name)
+        if not await diversion.lock():
+            return True
+        table = database.stored_blocks(owned.transactional_id)
+        if (await table.stored(owned.transactional_id)).newest_seq:
+            return False
+        await diversion.end()
+        await database.commit()
+        return True
 
     def wait_a_moment(self) -> None:
         """Let blocks be stored for a moment, without first trying to publish the stored ones."""

@@ -263,8 +263,41 @@ class Database(Protocol):
         """
 
 
+class Diversion(Protocol):
+    """Whether the blocks of a pool go to its outbox, because Kafka was away, as seen inside one transaction.
+
+    It begins in the commit of the first such block. It ends when nothing of the outbox is left to be published, under
+    a lock that no block holds. So a block that has locked all its rows, and then sees that there is none, follows no
+    block whose records still wait.
+    """
+
+    async def is_on_now(self) -> bool | None:
+        """Return whether there is one now; None if this transaction may not see that."""
+
+    async def is_on(self) -> bool:
+        """Return whether there is one, as this transaction sees it."""
+
+    async def begin(self, now_ms: int) -> bool:
+        """Begin it with the commit of this transaction. Return False, and change nothing, if there is one already."""
+
+    async def hold(self) -> bool:
+        """Keep it from beginning or ending before the end of this transaction. Return whether there is one."""
+
+    async def lock(self) -> bool:
+        """Wait until no other transaction holds it, and lock it. Return whether there is one."""
+
+    async def end(self) -> None:
+        """End it with the commit of this transaction, which has locked it."""
+
+
 class OutboxDatabase(Database, Protocol):
     """A database with an outbox, to which blocks add their records in their own transactions, without a lock."""
+
+    async def prepare_diversion(self, name: str) -> None:
+        """Create the row of a pool's diversion, in a separate transaction. May be repeated."""
+
+    async def diversion(self, database: DatabaseTransaction, name: str) -> Diversion:
+        """Return the diversion of a pool as seen inside a transaction."""
 
     async def prepare_outbox(self) -> None:
         """Create the outbox's table, in a separate transaction. Costs nothing when repeated.

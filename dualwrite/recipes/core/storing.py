@@ -24,18 +24,12 @@ class BlockStoring:
         self._blocks = blocks
 
     async def store(self, write: DualWriteProgress, why: DualWriteError) -> None:
-        """Store the records in the database instead of sending them. Asks nothing of Kafka.
-
-        Raises LeaseLostError if the id is a pool's, and its lease another process's now. A process that recovered the
-        id before the lock was taken has given it back, and no process looks for the stored blocks of a free id. One
-        that claims it later waits for the lock, and then publishes them.
-        """
+        """Store the records in the database instead of sending them. Asks nothing of Kafka."""
         owned, database = self._owned, write.database
-        await self._leave_kafka()
+        await self.leave_kafka()
         if write.transactional_id is None:
             write.locked_row = await self._steps.lock_row(database)
             write.transactional_id = owned.transactional_id
-        await owned.assert_leased(database)
         manifest = await database.read_manifest(owned.transactional_id)  # the locked row's: none was written
         await self._blocks.append(write, why)
         # the row is written as it was, which proves that the lock is still held
@@ -43,7 +37,7 @@ class BlockStoring:
         owned.telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
-    async def _leave_kafka(self) -> None:
+    async def leave_kafka(self) -> None:
         """Give the producer up. No row names its transaction, so the next take-over aborts that."""
         owned, state = self._owned, self._owned.slot.state
         if state is SlotState.OPEN and owned.owed:

@@ -13,12 +13,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from dualwrite.errors import DualWriteError, IllegalStateError, PoolTimeoutError
+from dualwrite.errors import (
+    DualWriteError,
+    IllegalStateError,
+    KafkaUnreachableError,
+    PoolTimeoutError,
+    StoredBlocksError,
+)
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.coordinator import is_away
 from dualwrite.recipes.core.dual_write import (
     DualWriteProgress,
     Resolution,
@@ -138,29 +146,35 @@ class PooledBlock:
         """Roll the database back; Kafka has received nothing yet."""
         await roll_back_database(write)
 
-    async def _commit_under_slot(self, write: DualWriteProgress) -> None:
+    async def _commit_under_slot(self, write: DualWriteProgress, *, diverts: bool = False) -> DualWriteError | None:
+        """Commit under the block's slot, or under another one.
+
+        With `diverts`, return the error by which Kafka turned out to be away; the database transaction is open then.
+        """
         tried = 0
         while True:
             slot, use = self.slot, IdUse()
             assert slot is not None, "the slot was taken, or exchanged for another one"
             try:
                 slot.coordinator.acquire(use)
-                why_not = await slot.coordinator.commit_or_let_go(write)
+                why_not = await slot.coordinator.commit_or_let_go(write, diverts=diverts)
             finally:
                 try:
                     slot.coordinator.release(use)
                 except BaseException:  # an interruption
                     slot.coordinator.release(use)
                     raise
-            if why_not is None:
-                return
+            if why_not is None or is_away(why_not):
+                return why_not
             tried += 1
             try:
                 why_not.add_note(f"{tried} slots of pool {self._pool.prefix!r} were tried, and nothing was written.")
                 if tried == _MOST_SLOTS_TRIED:
                     raise why_not
                 await self._exchange(slot, why_not)
-            except BaseException:
+            except BaseException as error:
+                if diverts and isinstance(error, KafkaUnreachableError):
+                    return error
                 await roll_back_database(write)
                 raise
 
@@ -213,6 +227,72 @@ class OutboxBlock(PooledBlock):
             await commit_database_alone(write)
 
 
+class DivertedBlock(PooledBlock):
+    """One block of a pool that goes to an outbox while Kafka is away."""
+
+    __slots__ = ("_outbox",)
+
+    def __init__(self, pool: PoolCoordinator, outbox: OutboxPublisher) -> None:
+        super().__init__(pool)
+        self._outbox = outbox
+
+    async def _get_ready(self) -> None:
+        pool = self._pool
+        if pool.connect_first is not None:
+            await pool.connect()
+        await self._outbox.prepare()
+        pool.start()
+        if not pool.leases_inside_blocks:
+            await self.take_slot()
+
+    async def take_slot(self) -> None:
+        """Take a slot, unless the block has one, or Kafka is away."""
+        with suppress(KafkaUnreachableError):
+            await super().take_slot()
+
+    async def _commit(self, write: DualWriteProgress) -> None:
+        """Commit both sides, or the database with the records in it; or roll back both and raise the reason."""
+        try:
+            self._pool.assert_of_this_process()
+            carries_records = await flush_block(write)
+            is_diverted = carries_records and await self._is_diverted(write)
+        except BaseException:
+            await roll_back_database(write)
+            raise
+        if not carries_records:
+            await commit_database_alone(write)
+        elif is_diverted:
+            await self._divert(write, None)
+        else:
+            why = await self._commit_under_slot(write, diverts=not write.records.has_offsets)
+            if why is not None:
+                await self._divert(write, why)
+
+    async def _is_diverted(self, write: DualWriteProgress) -> bool:
+        """Return whether the block goes to the outbox; else it has a slot."""
+        pool = self._pool
+        if write.records.has_offsets:  # their group could go on without the records
+            if await self._outbox.writes.follows_diverted(write):
+                raise pool.blocks_wait()
+            await super().take_slot()
+            return False
+        if pool.availability.away is not None or await self._outbox.writes.follows_diverted(write):
+            return True
+        if self.slot is None and pool.leases_inside_blocks:
+            await self.take_slot()
+        return self.slot is None
+
+    async def _divert(self, write: DualWriteProgress, why: DualWriteError | None) -> None:
+        """Commit the database with the records in it."""
+        writes = self._outbox.writes
+        try:
+            await writes.divert(write, why)
+        except BaseException:
+            await roll_back_database(write)
+            raise
+        await writes.decide(write)
+
+
 class PoolCoordinator:
     """Carries out dual writes under the slots of one prefix, at most `max_writers` at a time."""
 
@@ -242,7 +322,7 @@ class PoolCoordinator:
         self._new_coordinator = new_coordinator
         self._runtime = runtime
         self.availability: Final = availability
-        self._stores_blocks = settings.policy.stores_blocks
+        self._diverts = settings.diverts
         self.registry: Final = SlotRegistry(settings.max_writers)
         self.counts: Final = Counts()
         self._tally = settings.tally
@@ -259,7 +339,7 @@ class PoolCoordinator:
             availability=availability,
         )
         self.outbox: Final = None if new_outbox is None else new_outbox(self.counts)
-        self.leases_at_commit: Final = self.outbox is None
+        self.leases_at_commit: Final = self._diverts
         availability.on_change = self._on_kafka_change
         observe_pool(self)
 
@@ -278,7 +358,9 @@ class PoolCoordinator:
 
     def new_use(self) -> PooledBlock:
         """Return a block, which has not begun yet."""
-        return PooledBlock(self) if self.outbox is None else OutboxBlock(self, self.outbox)
+        if self.outbox is None:
+            return PooledBlock(self)
+        return (DivertedBlock if self._diverts else OutboxBlock)(self, self.outbox)
 
     def start(self) -> None:
         """Start the background; harmless when repeated."""
@@ -318,7 +400,7 @@ class PoolCoordinator:
         assert_unpatched()
         await self.connect()
         if self.outbox is not None:
-            await self.outbox.get_ready()
+            await (self.outbox.prepare() if self._diverts else self.outbox.get_ready())
 
     async def connect(self) -> None:
         """Await `connect_first`, once."""
@@ -337,9 +419,17 @@ class PoolCoordinator:
     # ---- Kafka ----------------------------------------------------------------------------------------------
 
     def assert_present(self) -> None:
-        """Raise KafkaUnreachableError if Kafka is known to be away, unless blocks are stored then."""
-        if self.availability.away is not None and not self._stores_blocks:
+        """Raise KafkaUnreachableError if Kafka is known to be away."""
+        if self.availability.away is not None:
             raise self.availability.refusal()
+
+    def blocks_wait(self) -> StoredBlocksError:
+        """Return the error for a block that cannot go to the outbox, behind others that wait there."""
+        return StoredBlocksError(
+            f"the outbox of pool {self.prefix!r} holds blocks that could not reach Kafka, which have to be published "
+            "before any later one, and consumed offsets cannot go there; neither side was changed: repeat the block "
+            "when they are published"
+        )
 
     def _on_kafka_change(self) -> None:
         """Refuse the blocks that wait for a slot while Kafka is away; resolve the slots put aside when it is back."""

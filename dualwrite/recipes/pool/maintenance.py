@@ -80,9 +80,6 @@ class PoolMaintenance:
         """Whether `close` has stopped waiting for the resolver, which begins no further attempt then."""
         self._left_in_hand = False
         """Whether `close` leaves the slots in the resolver's hand to the resolver."""
-        self._publishes_at_s = 0.0
-        """When to try again to publish stored blocks, by the monotonic clock."""
-        self._publish_failures = 0
         self._dead_refused: dict[int, tuple[RefusedBlock, float]] = {}
         """By slot: the block of a dead process that Kafka refuses, and when to try again, by the monotonic clock."""
 
@@ -178,10 +175,10 @@ class PoolMaintenance:
             await self.give_up_all()
 
     async def _attempt_last(self) -> None:
-        """Make one attempt at each slot that is aside or has stored blocks, unless Kafka is known to be away."""
+        """Make one attempt at each slot that is aside, unless Kafka is known to be away."""
         errors: list[Exception] = []
         places = self._registry.places()
-        if (places.set_aside or places.stored) and not self._availability.is_away:
+        if places.set_aside and not self._availability.is_away:
             try:
                 await self.renew()  # so as not to fence a process that has taken a slot meanwhile
                 errors += (await self._resolve_ours())[1]
@@ -202,7 +199,6 @@ class PoolMaintenance:
         Return all errors, and those of the sweep. Gives way to a recovery.
         """
         errors = (await self._resolve_set_aside(due_s=due_s, gives_way=True))[1]
-        errors += await self._publish_idle(gives_way=True)
         sweep_errors: list[Exception] = []
         if sweeps:
             sweep_errors = (await self._sweep(gives_way=True))[1]
@@ -214,12 +210,10 @@ class PoolMaintenance:
         await self._resolver_bell.wait(self._heartbeat_s)
         if not self._availability.is_away:
             self._registry.make_due()
-            self._publishes_at_s = 0.0
 
     def _seconds_to(self, sweep_at_s: float) -> float:
         due_s = self._registry.next_due_s
-        publishes_at_s = self._publishes_at_s if self._registry.has_idle_stored else sweep_at_s
-        return max(0.0, min(sweep_at_s, publishes_at_s, sweep_at_s if due_s is None else due_s) - time.monotonic())
+        return max(0.0, min(sweep_at_s, sweep_at_s if due_s is None else due_s) - time.monotonic())
 
     def _failed(self, error: Exception) -> None:
         self._counts.background_failures += 1
@@ -287,43 +281,13 @@ class PoolMaintenance:
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
         if may_be_used_again and self._is_ready(slot):
             self._registry.put_idle(slot)
-        elif may_be_used_again and not keep_turn and slot.coordinator.takes_more and not self._publishes_now():
-            self._registry.put_last(slot)
-            self._resolver_bell.ring()
         else:
-            if slot.coordinator.takes_more:
-                self._publishes_at_s = time.monotonic() + _BACKOFF_S[-1]  # one attempt at a time
             self._registry.put_aside(slot, keep_turn=keep_turn)
             self._resolver_bell.ring()
 
     @staticmethod
     def _is_ready(slot: PooledSlot) -> bool:
-        owned = slot.coordinator.owned
-        return owned.slot.state is SlotState.READY and not owned.has_stored
-
-    def _publishes_now(self) -> bool:
-        """Return whether it is time to try to publish stored blocks; a busy slot is never idle for long enough."""
-        return not self._availability.is_away and time.monotonic() >= self._publishes_at_s
-
-    async def _publish_idle(self, *, gives_way: bool) -> list[Exception]:
-        """Publish the stored blocks of idle slots; if that fails, the next attempt is later."""
-        errors: list[Exception] = []
-        hand = Hand()
-        try:
-            for _ in self._registry.places().stored:
-                if self._is_left or not self._publishes_now():
-                    break
-                slot = self._registry.attend_stored(hand, gives_way=gives_way)
-                if slot is None:
-                    break
-                try:
-                    await self._resolve(slot, hand)
-                except Exception as error:
-                    pass_on_signal(error)
-                    errors.append(error)
-        finally:
-            self._registry.let_go(hand)
-        return errors
+        return slot.coordinator.state is SlotState.READY
 
     async def recover(self) -> list[Resolution]:
         """Resolve every slot that may have an open transaction. Raises the first error, after trying all slots."""
@@ -364,10 +328,8 @@ class PoolMaintenance:
         return ours + theirs
 
     async def _resolve_ours(self) -> tuple[list[Resolution], list[Exception]]:
-        """Make one attempt at each slot of this process that is aside, or that has stored blocks."""
-        self._publishes_at_s = 0.0
-        found, errors = await self._resolve_set_aside(due_s=None)
-        return found, errors + await self._publish_idle(gives_way=False)
+        """Make one attempt at each slot of this process that is aside."""
+        return await self._resolve_set_aside(due_s=None)
 
     async def _resolve_set_aside(
         self, *, due_s: float | None, gives_way: bool = False
@@ -406,11 +368,6 @@ class PoolMaintenance:
             self.note_lost(slot)  # the owner of the lease resolves it
         except BaseException as error:
             is_refused = isinstance(error, RecordsRefusedError)
-            if slot.coordinator.takes_more and isinstance(error, Exception) and not is_refused:
-                self._publish_failures += 1
-                self._publishes_at_s = time.monotonic() + _backoff_s(self._publish_failures)
-                self._registry.put_last(slot)
-                raise
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
                 pause_s = _SECONDS_AFTER_REFUSAL if is_refused else _backoff_s(slot.failures)
@@ -419,7 +376,6 @@ class PoolMaintenance:
                 raise
             # No caller waits for this error, and the outcome of a superseded lost commit stays unknown.
             _log.warning("pool %s: giving up %s: %s", self._prefix, slot.coordinator.transactional_id, error)
-        self._publish_failures, self._publishes_at_s = 0, 0.0
         if slot.failures:
             slot.failures = 0
             self._registry.make_due()  # the broker or database that failed for this slot is back for the others too
@@ -436,13 +392,13 @@ class PoolMaintenance:
             return True
         if slot.lease_lost or slot.coordinator.state in (SlotState.FENCED, SlotState.CLOSED):
             return False
-        return slot.coordinator.has_stored or slot.coordinator.state is not SlotState.READY
+        return slot.coordinator.state is not SlotState.READY
 
     async def _part_with(self, slot: PooledSlot, hand: Hand) -> None:
         """Close a slot and end its lease."""
         clean = False
         try:
-            clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
+            clean = slot.coordinator.state is SlotState.READY
             remaining_ms = int((self._last_attempt_until_s - time.monotonic()) * 1000)
             await slot.coordinator.close(settle_ms=0 if slot.lease_lost else min(SETTLE_MS, remaining_ms))
         finally:

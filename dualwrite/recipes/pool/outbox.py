@@ -22,7 +22,7 @@ from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
-from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.core.leases import diversion_of, outbox_id_of
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.record_block import encode
@@ -48,8 +48,16 @@ class OutboxWrites:
         resolve_timeout_ms: int,
         sleep: Callable[[float], Awaitable[None]],
         pause: PauseHook | None,
+        diverts: bool = False,
     ) -> None:
+        """`diverts`: blocks go to the outbox only while Kafka is away, and until it is empty again."""
         self.transactional_id: Final = outbox_id_of(prefix)
+        self.diversion: Final = diversion_of(prefix) if diverts else None
+        """The name of the pool's diversion; None if all blocks go to the outbox."""
+        self.is_diverted = not diverts
+        """Whether blocks go to the outbox, as this process has last seen it."""
+        self.diversions = 0
+        """Changes with each block that goes there, so that an older view does not replace a newer one."""
         self.database: Final = database
         self._policy = policy
         self._partitioner = name_of(policy.partitioner)
@@ -78,6 +86,71 @@ class OutboxWrites:
         """Create the table and the state row, before the first block."""
         await self.database.ensure_row(self.transactional_id)
         await self.database.prepare_outbox()
+        if self.diversion is not None:
+            await self.database.prepare_diversion(self.diversion)
+            if await self.database.has_waiting(self.transactional_id):  # as after a change of `delivery`
+                await self._divert_all(self.diversion)
+
+    # ---- the diversion ------------------------------------------------------------------------------------------
+
+    async def follows_diverted(self, write: DualWriteProgress) -> bool:
+        """Return whether blocks go to the outbox now, for a block that has locked all its rows.
+
+        Where its transaction keeps a snapshot, another one looks.
+        """
+        assert self.diversion is not None, "not all blocks go to the outbox"
+        before = self.diversions
+        found = await (await self.database.diversion(write.database, self.diversion)).is_on_now()
+        return await self.look_at_diversion() if found is None else self.note_diverted(found, before)
+
+    async def _divert_all(self, name: str) -> None:
+        async def begin(database: DatabaseTransaction) -> None:
+            await (await self.database.diversion(database, name)).begin(int(time.time() * 1000))
+            await database.commit()
+
+        await in_own_transaction(self.database.begin, begin)
+
+    async def look_at_diversion(self) -> bool:
+        """Return whether blocks go to the outbox now, as a separate transaction sees it."""
+        if self.diversion is None:
+            return True
+        before = self.diversions
+        found = await in_own_transaction(self.database.begin, partial(self._is_diverted, self.diversion))
+        return self.note_diverted(found, before)
+
+    async def _is_diverted(self, name: str, database: DatabaseTransaction) -> bool:
+        return await (await self.database.diversion(database, name)).is_on()
+
+    def note_diverted(self, found: bool, before: int) -> bool:
+        """Note whether blocks go to the outbox, as seen since `diversions` had the value `before`. Return `found`."""
+        if found or before == self.diversions:
+            self.is_diverted = found
+        return found
+
+    async def divert(self, write: DualWriteProgress, why: BaseException | None) -> None:
+        """Add the records of a block to the outbox, and let the later blocks of the pool follow it there.
+
+        Raises StoreFullError if the backlog exceeds a limit.
+        """
+        assert self.diversion is not None, "not all blocks go to the outbox"
+        self.assert_not_full()
+        diversion = await self.database.diversion(write.database, self.diversion)
+        now_ms = int(time.time() * 1000)
+        # the row is changed by the first block only, and held by the others at the same time
+        is_first = not self.is_diverted and await diversion.begin(now_ms)
+        if not is_first and not await diversion.hold():
+            is_first = await diversion.begin(now_ms)
+        if is_first:
+            _log.warning(
+                "outbox %s: blocks add their records to it from now on (%s)",
+                self.transactional_id,
+                "Kafka is away" if why is None else first_line(why),
+            )
+        await self.add(write)
+        self.diversions += 1
+        self.is_diverted = True
+
+    # ---- blocks -------------------------------------------------------------------------------------------------
 
     def assert_not_full(self) -> None:
         """Raise StoreFullError if the backlog exceeds a limit."""
@@ -121,6 +194,8 @@ class OutboxWrites:
             await self._after_failed_commit(write, error)
         else:
             write.outcome = Outcome.STORED
+            self.diversions += 1
+            self.is_diverted = True
             self._telemetry.stored(int(time.time() * 1000))
             self._telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)
         self.on_added()

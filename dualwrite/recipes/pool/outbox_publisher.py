@@ -150,6 +150,10 @@ class OutboxPublisher:
     async def get_ready(self) -> None:
         """Get ready for a block. Raises StoreFullError if the backlog exceeds a limit."""
         self.writes.assert_not_full()
+        await self.prepare()
+
+    async def prepare(self) -> None:
+        """Prepare the database, once."""
         if not self._is_prepared:
             await self._be_prepared()
 
@@ -247,6 +251,8 @@ class OutboxPublisher:
         return time.monotonic() < self._refused_until_s
 
     async def _publish_if_leading(self) -> float:
+        if not self.writes.is_diverted and not await self.writes.look_at_diversion():
+            return await self._rest()
         if self._lease_lost or (self._waits_after_refusal and not self._callers):
             await self._part_with_slot(holds_lease=False)
         if self._coordinator is None and not await self._lead():
@@ -261,6 +267,8 @@ class OutboxPublisher:
         if not await self._is_anything_waiting():
             self._failing_since_s = None
             self.writes.backlog = None
+            if await self._end_diversion():
+                return 0.0
             if time.monotonic() >= self._settles_at_s:
                 await self._settle()
             return max(self._settings.poll_ms / 1000, (time.monotonic() - began_s) / _SHARE_OF_POLLS)
@@ -268,8 +276,28 @@ class OutboxPublisher:
             await self._look_at_backlog()
         elif self._coordinator is not None:
             self.writes.backlog = None
-            await self._linger()
+            if not await self._end_diversion():
+                await self._linger()
         return 0.0
+
+    async def _rest(self) -> float:
+        """Leave the outbox alone: it is empty, and blocks go to Kafka themselves."""
+        self.writes.backlog = None
+        if self._coordinator is not None:
+            await self._part_with_slot(holds_lease=True)
+        return self._idle_s
+
+    async def _end_diversion(self) -> bool:
+        """Let blocks go to Kafka themselves again, if they went here because Kafka was away, and nothing is left."""
+        coordinator, name = self._coordinator, self.writes.diversion
+        if name is None or coordinator is None or not self._has_recovered:
+            return False
+        before = self.writes.diversions
+        self._has_recovered = False  # until it has succeeded
+        with coordinator.exclusively():
+            is_over = await coordinator.end_diversion(name)
+        self._has_recovered = True
+        return is_over and not self.writes.note_diverted(False, before)
 
     async def _linger(self) -> None:
         """Let more blocks gather for the next batch, after one that was not empty, unless a `recover` waits.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
+from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
@@ -46,6 +48,9 @@ class PoolSettings(IdSettings):
         self.max_writers = _at_least(1, "max_writers", self.writing.max_writers)
         self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", self.writing.acquire_timeout_ms)
         self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", self.writing.lease_ms)
+        self.outbox: Final = _outbox_of(self.delivery)
+        self.diverts: Final = isinstance(self.delivery, Direct)
+        """Whether blocks go to the outbox only while Kafka is away."""
         if self.outbox is not None:
             checked_transactional_id(outbox_id_of(self.prefix))
         self.repairability: Final = Repairability()
@@ -64,7 +69,7 @@ class PoolSettings(IdSettings):
         def new_coordinator(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
             return new(
                 transactional_id_of(self.prefix, slot),
-                self.policy,
+                replace(self.policy, stores_blocks=False),  # the outbox does
                 self.repairability,
                 lease=HeldLease(leases, slot),
                 lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self.writing.lock_timeout_ms,
@@ -91,6 +96,7 @@ class PoolSettings(IdSettings):
             resolve_timeout_ms=self.writing.resolve_timeout_ms,
             sleep=waiting.sleep,
             pause=self.writing.pause,
+            diverts=self.diverts,
         )
         new = partial(self._new_coordinator, database, waiting, availability, writes.transactional_id)
         repairability = Repairability(keeps_records=True)
@@ -106,6 +112,15 @@ class PoolSettings(IdSettings):
             availability=availability,
             counts=counts,
         )
+
+
+def _outbox_of(delivery: Delivery) -> Outbox | None:
+    """Return the settings of a pool's outbox, or of the one to which it diverts blocks; None if it has neither."""
+    if isinstance(delivery, Outbox):
+        return delivery
+    if delivery.when_kafka_is_away == "refuse":
+        return None
+    return Outbox(max_stored_bytes=delivery.max_stored_bytes, max_stored_age_ms=delivery.max_stored_age_ms)
 
 
 def ids_in(settings: dict[str, Any]) -> OneId | PoolSettings:

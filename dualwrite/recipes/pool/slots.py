@@ -81,10 +81,8 @@ class Places:
     waiting: int
     set_aside: tuple[str, ...]
     """Transactional ids that must be resolved before they are used again."""
-    stored: tuple[str, ...] = ()
-    """Transactional ids of which the database may store blocks."""
     refused: tuple[RefusedBlock, ...] = ()
-    """Stored blocks that Kafka has refused for good."""
+    """Owed records that Kafka has refused for good."""
 
 
 @dataclass(eq=False)
@@ -215,10 +213,6 @@ class SlotRegistry:
         """Put back a slot whose dual write is over and left nothing open."""
         self._put(slot, Place.IDLE, next(self._orders))
 
-    def put_last(self, slot: PooledSlot) -> None:
-        """Put back a slot that is taken after all others: its id has stored blocks, behind which more can be stored."""
-        self._put(slot, Place.IDLE, -next(self._orders))
-
     def put_aside(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put aside a slot whose dual write may have left something open; its user may keep the turn."""
         self._put(slot, Place.ASIDE, next(self._orders), keep_turn=keep_turn)
@@ -264,23 +258,6 @@ class SlotRegistry:
                 return None
             due = (slot for slot in self._at(Place.ASIDE) if due_s is None or slot.not_before_s <= due_s)
             return self._attended_by(hand, next(due, None))
-
-    def attend_stored(self, hand: Hand, *, gives_way: bool) -> PooledSlot | None:
-        """Take an idle slot whose id has stored blocks into a hand, which puts it back; return None if there is none.
-
-        `gives_way`: return None while a recovery is in progress.
-        """
-        with self._lock:
-            if gives_way and self.is_recovering:
-                return None
-            stored = (slot for slot in reversed(self._at(Place.IDLE)) if slot.coordinator.has_stored)
-            return self._attended_by(hand, next(stored, None))
-
-    @property
-    def has_idle_stored(self) -> bool:
-        """Whether the id of an idle slot has stored blocks."""
-        with self._lock:
-            return any(slot.coordinator.has_stored for slot in self._at(Place.IDLE))
 
     def attend_all_idle(self, hand: Hand) -> list[PooledSlot]:
         """Take all slots that no block uses into a hand, which forgets them."""
@@ -396,7 +373,6 @@ class SlotRegistry:
                 len(self._at(Place.IDLE)),
                 self._waiting,
                 tuple(slot.coordinator.transactional_id for slot in aside),
-                tuple(slot.coordinator.transactional_id for slot in every if slot.coordinator.has_stored),
                 tuple(found for slot in every if (found := slot.coordinator.refused) is not None),
             )
 

@@ -39,11 +39,11 @@ class PoolStatus:
     background_failures_total: int
     last_background_error: str | None
     """The last error of the background; None again after a round without errors."""
-    stored: tuple[str, ...] = ()
-    """Transactional ids of which the database may store blocks, because Kafka was away."""
+    is_diverted: bool = False
+    """Whether blocks go to the outbox, as this process has last seen it: because Kafka is or was away, or always."""
     refused: tuple[RefusedBlock, ...] = ()
-    """Stored blocks that Kafka refuses for good, in this process's slots and in those of dead ones that it tried to
-    recover: the blocks behind them wait for a person."""
+    """Owed records, and blocks of the outbox, that Kafka refuses for good, as far as this process has tried: those
+    behind them wait for a person."""
     refusal: str | None = None
     """Why the last block, or the background, was refused, if others are too until the cause is removed: the name that
     `dualwrite doctor` has for it, and the error. None again after a block was written, or a round of the background
@@ -61,15 +61,20 @@ class PoolStatus:
     outbox_blocks: int = 0
     """Blocks that wait in the outbox, as last queried: while it cannot be published, or another process does that."""
 
+    needs_kafka: bool = True
+    """Whether blocks are refused while Kafka is away; they go to an outbox otherwise."""
+
     @property
     def problem(self) -> str | None:
         """Why blocks are refused now: `refusal`, else `kafka_problem`; None while they are not. For readiness."""
-        return self.refusal or self.kafka_problem
+        return self.refusal or (self.kafka_problem if self.needs_kafka else None)
 
 
 class _Writes(Protocol):
     @property
     def backlog(self) -> Backlog | None: ...
+    @property
+    def is_diverted(self) -> bool: ...
 
 
 class OutboxNow(Protocol):
@@ -137,7 +142,7 @@ class Counts:
             timeouts_total=self.timeouts,
             background_failures_total=self.background_failures,
             last_background_error=self.last_background_error or (None if problem is None else _described(problem)),
-            stored=places.stored,
+            is_diverted=outbox is not None and outbox.writes.is_diverted,
             refused=places.refused + refused_of_dead + (() if refused is None else (refused,)),
             kafka_away_since_s=None if away is None else away.since_s,
             kafka_problem=None if away is None else away.problem,
@@ -146,4 +151,5 @@ class Counts:
             publishes_outbox=outbox is not None and outbox.publishes,
             outbox_blocks=0 if backlog is None else backlog.blocks,
             refusal=self.refusal,
+            needs_kafka=outbox is None,
         )

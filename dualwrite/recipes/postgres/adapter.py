@@ -19,6 +19,7 @@ from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
+from dualwrite.recipes.sql.diversion_statements import DiversionRow
 from dualwrite.recipes.sql.isolation import sees_now
 from dualwrite.recipes.sql.outbox_statements import (
     HAS_WAITING,
@@ -106,6 +107,18 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         await self._pin_tables()
         await self._in_transaction_that_creates(lambda transaction: transaction.need(table, self._pin.tables))
         self._pin.has_outbox_table = True
+
+    async def prepare_diversion(self, name: str) -> None:
+        try:
+            await self.in_transaction(lambda transaction: transaction.diversion(name).create())
+        except self.errors as error:
+            if not _was_created_by_others(error):
+                raise
+
+    async def diversion(self, database: DatabaseTransaction, name: str) -> DiversionRow:
+        of_ours: Any = database  # begun by this database
+        found: DiversionRow = of_ours.diversion(name)
+        return found
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         of_ours: Any = block  # begun by this database; isinstance() of an abstract class is slow

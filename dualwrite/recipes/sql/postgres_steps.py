@@ -24,6 +24,7 @@ from dualwrite.recipes.core.store import (
 )
 from dualwrite.recipes.sql import postgres
 from dualwrite.recipes.sql.commit_message import Refusals
+from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_statements import (
     ADD,
     ADD_AGAIN,
@@ -254,6 +255,14 @@ class PostgresSteps(ABC):
         if is_outbox(transactional_id):
             return self.outbox
         return RedoTable(PinnedStatements(self, self._pin), by_index=postgres.BY_INDEX)
+
+    def diversion(self, name: str) -> DiversionRow:
+        """Return the diversion of a pool as seen inside this transaction."""
+        statements = PinnedStatements(self, self._pin)
+        return DiversionRow(statements, DIALECTS["postgresql"], name, first_row=self._first_row_of)
+
+    async def _first_row_of(self, sql: str, transactional_id: str) -> Sequence[str | None] | None:
+        return await self._first_row(postgres.with_literals(self._pin.sql(sql), id=transactional_id))
 
     @property
     def outbox(self) -> OutboxTable:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from dualwrite.errors import ConfigError
 from dualwrite.guarded import cleaning_up_after
@@ -15,9 +16,11 @@ from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.sql.diversion_statements import DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import OutboxInSteps
 from dualwrite.recipes.sql.outbox_statements import (
     MAY_VACUUM,
@@ -66,6 +69,11 @@ class SqlAlchemyPort:
     def outbox(self) -> OutboxTable | OutboxInSteps:
         """The stored blocks of outboxes, as seen inside this transaction."""
         return self._steps.outbox
+
+    async def diversion(self, name: str) -> DiversionRow:
+        """Return the diversion of a pool as seen inside this transaction."""
+        await self._begin_steps(name)
+        return self._steps.diversion(name)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox; make `commit` durable, and let it fail if they are gone by then."""
@@ -186,6 +194,18 @@ class SqlAlchemyDatabase:
             need_table(self._engine, pinned, kafka_transaction_outbox, create=create, option=" --outbox")
             pin.has_outbox_table = True
         self._may_create_outbox = False
+
+    async def prepare_diversion(self, name: str) -> None:
+        async def create(database: SqlAlchemyPort) -> None:
+            await (await self.diversion(database, name)).create()
+            await database.commit()
+
+        with suppress(IntegrityError):  # another process created it at the same moment
+            await in_own_transaction(self.begin, create)
+
+    async def diversion(self, database: DatabaseTransaction, name: str) -> DiversionRow:
+        assert isinstance(database, SqlAlchemyPort), "this database has begun it"
+        return await database.diversion(name)
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, SqlAlchemyPort), "this database has begun the block"

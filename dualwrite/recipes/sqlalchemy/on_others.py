@@ -21,6 +21,7 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
 )
 from dualwrite.recipes.sql import state_statements
+from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, OutboxSql
 from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
 from dualwrite.recipes.sql.redo_statements import DELETE_BY_KEY, RedoTable
@@ -132,6 +133,12 @@ class OnOthers(OnConnection):
     def redo(self) -> RedoTable:
         """The stored blocks; a locking read shows the newest ones."""
         return RedoTable(PinnedStatements(self, self._pin))
+
+    def diversion(self, name: str) -> DiversionRow:
+        """Return the diversion of a pool as seen inside this transaction."""
+        dialect = self._connection.dialect.name
+        statements = PinnedStatements(self, self._pin)
+        return DiversionRow(statements, DIALECTS["mysql" if dialect == "mariadb" else dialect], name)
 
     @property
     def outbox(self) -> OutboxInSteps:

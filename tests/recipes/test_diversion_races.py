@@ -1,0 +1,267 @@
+"""Interleavings of the blocks of a pool and of its publisher, while Kafka goes away and comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Direct, Outbox
+from dualwrite.errors import StateRowError, StoreFullError
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import diversion_of
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.proof import settled_text
+from dualwrite.recipes.core.publishing import Publishing
+from dualwrite.recipes.pool import outbox_publisher
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.producer.tiers import TIERS
+from tests.recipes.outboxes import in_order, outbox_pool, pool_prefix, scenario, scenario_of, settings_for, waiting
+from tests.recipes.pools import QUIET_LEASE_MS, isolated_source, put, write
+from tests.recipes.test_stored_blocks import AWAY, kafka_away
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase
+
+__all__ = ["scenario"]  # a fixture
+
+PATIENT: dict[str, Any] = {"unreachable_timeout_ms": None}
+"""A pool that never finds Kafka away, because it waits for it."""
+
+_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
+
+
+_STATE = "SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"
+_MANIFEST = "SELECT manifest FROM kafka_transaction_state WHERE transactional_id = :id"
+_SET_STATE = "UPDATE kafka_transaction_state SET prepared_transaction_state = :state WHERE transactional_id = :id"
+
+
+def pool_of(scenario: PsycopgScenario, source: Any = None, **settings: Any) -> PsycopgDualWriter:
+    return PsycopgDualWriter(
+        source or conninfo_of(scenario.database.url), **settings_for(scenario, **{**AWAY, **settings})
+    )
+
+
+def is_diverted(scenario: PsycopgScenario) -> bool:
+    """Whether the row says so, whatever a process believes."""
+    query = sa.text("SELECT stored_at_ms FROM kafka_transaction_outbox WHERE transactional_id = :id AND seq = 0")
+    with scenario.database.aside.connect() as connection:
+        return bool(connection.scalar(query, {"id": diversion_of(pool_prefix(scenario))}))
+
+
+def some_wait_for_a_lock(scenario: PsycopgScenario) -> bool:
+    with scenario.database.aside.connect() as connection:
+        return bool(connection.scalar(sa.text(_WAITS)))
+
+
+@contextmanager
+def publishing_nothing(*pools: PsycopgDualWriter) -> Iterator[None]:
+    """Keep these pools from publishing, as if the process with the lease were slow."""
+    with mock.patch.object(Publishing, "recover", side_effect=OSError("slow")):
+        for pool in pools:
+            assert pool.pool.outbox is not None
+            pool.pool.outbox._has_recovered = False
+        yield
+
+
+class InMainThread:
+    """A pause hook that acts once, in the thread of the test, when it is armed."""
+
+    def __init__(self, point: PausePoint, act: Callable[[], None]) -> None:
+        self._point = point
+        self._act = act
+        self._thread = threading.current_thread()
+        self.is_armed = False
+
+    def __call__(self, point: PausePoint) -> None:
+        if self.is_armed and point is self._point and threading.current_thread() is self._thread:
+            self.is_armed = False
+            self._act()
+
+
+def test_a_block_that_waited_for_the_row_of_a_stored_one_follows_it(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    """It began before Kafka went away, and finds Kafka there when it ends."""
+    pause = InMainThread(PausePoint.BEFORE_DATABASE_COMMIT, lambda: emulator.start_node(0))
+    with (
+        pool_of(scenario, pause=pause) as first,
+        pool_of(scenario, **PATIENT) as second,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        write(first, scenario, 1)
+        write(second, scenario, 2)
+
+        def change_last() -> Outcome | None:
+            with second.transaction() as tx:
+                tx.connection.execute("UPDATE events SET body = body WHERE id = 1")
+                put(tx, scenario, 4)
+            return tx.outcome
+
+        with publishing_nothing(first, second):
+            emulator.crash_node(0)
+            with first.transaction() as tx:
+                tx.connection.execute("UPDATE events SET body = body WHERE id = 1")
+                put(tx, scenario, 3)
+                last = threads.submit(change_last)
+                until(lambda: some_wait_for_a_lock(scenario))
+                pause.is_armed = True
+            assert tx.outcome is Outcome.STORED
+            assert last.result() is Outcome.STORED
+        until(lambda: not is_diverted(scenario))
+    assert in_order(scenario) == ["1", "2", "3", "4"]
+
+
+def test_the_diversion_does_not_end_while_a_block_adds_its_records(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    """The publisher could not see the block, which has not committed yet, and waits for its lock."""
+
+    def come_back() -> None:
+        emulator.start_node(0)
+        until(lambda: some_wait_for_a_lock(scenario))
+
+    pause = InMainThread(PausePoint.BEFORE_DATABASE_COMMIT, come_back)
+    with pool_of(scenario, pause=pause) as pool:
+        write(pool, scenario, 1)
+        emulator.crash_node(0)
+        write(pool, scenario, 2)
+        pause.is_armed = True
+        assert write(pool, scenario, 3).outcome is Outcome.STORED
+        assert not pause.is_armed
+        until(lambda: not is_diverted(scenario))
+        assert waiting(scenario) == 0
+    assert in_order(scenario) == ["1", "2", "3"]
+
+
+def test_a_block_that_finds_the_diversion_ended_begins_it_again(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    """It believed that blocks go to the outbox, and they do not any more: it may not add its records unseen."""
+    with pool_of(scenario) as pool:
+        write(pool, scenario, 1)
+        with kafka_away(emulator):
+            assert pool.pool.outbox is not None
+            pool.pool.outbox.writes.is_diverted = True  # as after an end that this process has not seen
+            assert write(pool, scenario, 2).outcome is Outcome.STORED
+            assert is_diverted(scenario)
+        until(lambda: not is_diverted(scenario))
+    assert in_order(scenario) == ["1", "2"]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_snapshot_from_before_does_not_hide_the_diversion(
+    scenario: PsycopgScenario, emulator: Emulator, level: str
+) -> None:
+    """Such a block follows the others to the outbox, or is rolled back and may be repeated."""
+    with pool_of(scenario, isolated_source(scenario, level), **PATIENT) as second, pool_of(scenario) as first:
+        write(first, scenario, 1)
+        write(second, scenario, 2)
+        with publishing_nothing(first, second):
+            with pytest.raises(psycopg.errors.SerializationFailure), second.transaction() as tx:
+                tx.connection.execute("SELECT count(*) FROM events")
+                with kafka_away(emulator):
+                    assert write(first, scenario, 3).outcome is Outcome.STORED
+                put(tx, scenario, 4)
+            assert tx.outcome is Outcome.ROLLED_BACK
+            assert write(second, scenario, 4).outcome is Outcome.STORED
+        until(lambda: not is_diverted(scenario))
+        assert write(second, scenario, 5).outcome is Outcome.COMMITTED
+    assert in_order(scenario) == ["1", "2", "3", "4", "5"]
+
+
+def test_the_diversion_does_not_end_by_a_process_that_another_one_has_followed(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    """The transaction of the other's last batch may be in doubt."""
+    with pool_of(scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        write(pool, scenario, 1)
+        publisher: Any = pool.pool.outbox
+        with mock.patch.object(publisher, "_end_diversion", return_value=False):
+            with kafka_away(emulator):
+                write(pool, scenario, 2)
+            until(lambda: in_order(scenario) == ["1", "2"])
+            until(lambda: publisher._has_recovered)
+            publisher.begin_no_more()
+            for background in publisher._background:
+                blocking.run(background.join(30))
+        with scenario.database.aside.begin() as connection:
+            was = connection.scalar(sa.text(_STATE), {"id": scenario.transactional_id})
+            connection.execute(sa.text(_SET_STATE), {"id": scenario.transactional_id, "state": "1:0"})
+        assert not blocking.run(publisher._end_diversion())
+        assert is_diverted(scenario)
+        with scenario.database.aside.begin() as connection:
+            connection.execute(sa.text(_SET_STATE), {"id": scenario.transactional_id, "state": was})
+        assert blocking.run(publisher._end_diversion())
+        assert not is_diverted(scenario)
+
+
+@pytest.mark.parametrize("tier", [Tier.BOUNDED, Tier.BOUNDED_V1])
+def test_the_last_batch_is_settled_when_the_diversion_ends(
+    postgres: PostgresDatabase, monkeypatch: pytest.MonkeyPatch, tier: Tier
+) -> None:
+    """Later the publisher rests, and the log may lose the evidence."""
+    monkeypatch.setattr(outbox_publisher, "_IDLE_S_TO_SETTLE", 3_600.0)
+    with Emulator(config=TIERS[tier]) as emulator:
+        scenario = scenario_of(postgres, emulator)
+        with pool_of(scenario) as pool:
+            write(pool, scenario, 1)
+            publisher: Any = pool.pool.outbox
+            with mock.patch.object(publisher, "_end_diversion", return_value=False):
+                with kafka_away(emulator):
+                    write(pool, scenario, 2)
+                until(lambda: in_order(scenario) == ["1", "2"])
+                assert write(pool, scenario, 3).outcome is Outcome.STORED
+                until(lambda: in_order(scenario) == ["1", "2", "3"])
+            until(lambda: not is_diverted(scenario))
+            with scenario.database.aside.connect() as connection:
+                state = connection.scalar(sa.text(_STATE), {"id": scenario.transactional_id})
+                manifest = connection.scalar(sa.text(_MANIFEST), {"id": scenario.transactional_id})
+        assert manifest == settled_text(PreparedTxnState(state))
+
+
+def test_blocks_follow_those_that_a_pool_with_an_outbox_has_left(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    with outbox_pool(scenario, Outbox(publishes=False)) as before:
+        write(before, scenario, 1)
+    with pool_of(scenario) as pool:
+        write(pool, scenario, 2)
+        until(lambda: in_order(scenario) == ["1", "2"])
+        until(lambda: not is_diverted(scenario))
+        assert write(pool, scenario, 3).outcome is Outcome.COMMITTED
+
+
+def test_a_full_outbox_refuses_blocks_and_changes_neither_side(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    delivery = Direct(when_kafka_is_away="store", max_stored_bytes=1)
+    with pool_of(scenario, delivery=delivery) as pool:
+        with kafka_away(emulator):
+            write(pool, scenario, 1)
+            until(lambda: pool.status.outbox_blocks == 1)
+            with pytest.raises(StoreFullError), pool.transaction() as tx:
+                put(tx, scenario, 2)
+            assert tx.outcome is Outcome.ROLLED_BACK
+        until(lambda: not is_diverted(scenario))
+        assert write(pool, scenario, 3).outcome is Outcome.COMMITTED
+    assert in_order(scenario) == ["1", "3"]
+
+
+def test_a_row_that_was_deleted_refuses_blocks_until_it_is_there_again(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    with pool_of(scenario) as pool:
+        write(pool, scenario, 1)
+        with scenario.database.aside.begin() as connection:
+            connection.execute(sa.text("DELETE FROM kafka_transaction_outbox WHERE seq = 0"))
+        with pytest.raises(StateRowError, match="no row with seq 0"):
+            write(pool, scenario, 2)
+    with pool_of(scenario) as pool:
+        assert write(pool, scenario, 3).outcome is Outcome.COMMITTED
+    assert in_order(scenario) == ["1", "3"]
