@@ -55,10 +55,11 @@ class GuardedTransaction(SqlAlchemyTransaction):
             raise ended_past(_ENDED)
 
     def let_go(self) -> None:
-        """Give the driver's connection back to Django in its current state, and send nothing."""
+        """Give the driver's connection back to Django as it is, and send nothing; harmless when repeated."""
         self._guard.stop()
         self.before_rollback()
-        self.connection.connection.close()  # returns it to the pool of one; SQLAlchemy's own close sends ROLLBACK
+        if not self.connection.closed:  # by an end that was interrupted right behind it
+            self.connection.connection.close()  # returns it to the pool of one; SQLAlchemy's own close sends ROLLBACK
 
     def rollback(self) -> None:
         """Roll back, if necessary by dropping the connection. Raises only errors of signal handlers."""
