@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # tasks of the Spark sink need no ORM
     from sqlalchemy.orm import SessionTransaction
 
 _READ_COMMITTED: Final = "READ COMMITTED"
+_KEEP_SNAPSHOTS: Final = ("postgresql", "mysql", "mariadb")
+"""The databases with outboxes whose transactions may keep a snapshot."""
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
 
 
@@ -62,7 +64,7 @@ def at_read_committed(engine: sa.Engine) -> sa.Engine:
     InnoDB locks the gaps between rows, in which blocks insert.
     """
     level = engine.get_execution_options().get("isolation_level")
-    if level == _READ_COMMITTED or engine.dialect.name == "sqlite":
+    if level == _READ_COMMITTED or engine.dialect.name not in _KEEP_SNAPSHOTS:
         return engine
     return engine.execution_options(isolation_level=_READ_COMMITTED)
 
