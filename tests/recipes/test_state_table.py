@@ -236,5 +236,5 @@ def test_a_table_that_takes_one_id_for_another_is_refused(database: Database) ->
     store = SqlAlchemyStateStore(database.engine)
     store.ensure_row("orders")
     store.ensure_row("orders")
-    with pytest.raises(StateRowError, match="'Orders' for 'orders'"):
+    with pytest.raises(StateRowError, match="'Orders' equal to 'orders'"):
         store.ensure_row("Orders")
