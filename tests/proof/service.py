@@ -14,7 +14,7 @@ from unittest import mock
 import greenlet
 
 from dualwrite.client import messages as m
-from dualwrite.client.admin.results import BrokerFeatures, TransactionDescription
+from dualwrite.client.admin.results import BrokerFeatures, ClusterDescription, TransactionDescription, TwoPhaseCommit
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import TRANSACTIONAL_ID_NOT_FOUND
@@ -26,7 +26,7 @@ from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import Program, Said, ask
-from tests.proof.kafka_model import Profile
+from tests.proof.kafka_model import PROFILES, Profile
 from tests.proof.kafka_requests import TRANSACTIONAL_ID
 from tests.proof.owner import (
     GAVE_UP,
@@ -81,11 +81,21 @@ def _run(steps: Coroutine[Any, Any, Any]) -> Any:
 class _CheckedAdmin:
     """The part of `TransactionAdmin` that recovery uses."""
 
-    def __init__(self, version: int) -> None:
-        self._version = version
+    def __init__(self, profile: Profile) -> None:
+        self._version = profile.features.transaction_version
+        self._keeps_prepared = profile is PROFILES[1]
 
     def describe_features(self) -> Mapping[int, BrokerFeatures]:
         return {1: BrokerFeatures(1, {}, {}, {"transaction.version": (self._version, self._version)}, 0)}
+
+    def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription(None, None, ())
+
+    def describe_two_phase_commit(self, transactional_id: str) -> dict[int, TwoPhaseCommit]:
+        return {1: TwoPhaseCommit.KEEPS_PREPARED if self._keeps_prepared else TwoPhaseCommit.STORED_PAIR}
+
+    def may_write_with(self, transactional_id: str) -> bool:
+        return True
 
     def describe_transactions(
         self, ids: list[str], timeout_ms: int | None = None
@@ -149,7 +159,7 @@ def _replaced(profile: Profile, *, fails_over: bool) -> dict[str, Any]:
     """Return the replacements of names in the service's module."""
     database = _ServicesDatabase(by_commit=False, fails_over=fails_over)
     return {
-        "TransactionAdmin": lambda **_: _CheckedAdmin(profile.features.transaction_version),
+        "TransactionAdmin": lambda **_: _CheckedAdmin(profile),
         "ParticipantProducer": lambda **_: _LogReader(profile),
         "BlockingKafkaParticipant": lambda _: CheckedKafka(profile),
         "SqlAlchemyDatabase": lambda *_, **__: database,
