@@ -307,9 +307,9 @@ def gone(transactional_id: str, what: str) -> StateRowError:
 def no_longer_known(transactional_id: str, seq: int, forgotten: int) -> StateRowError:
     """Return the error for a block that is not there, and may have been published longer ago than is noted."""
     return StateRowError(
-        f"block {seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, which says no more which blocks up to "
-        f"{forgotten} were published: whether it was committed and published, or rolled back, is not known; look for "
-        "what the block wrote in the tables of the application"
+        f"block {seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, whose notes of published blocks up to "
+        f"{forgotten} are deleted: it was either committed and published, or rolled back; check the application's "
+        "tables for the changes of the block"
     )
 
 
@@ -321,8 +321,8 @@ def batch_of(transactional_id: str, found: Sequence[Sequence[Any]]) -> LastBatch
     if any(content is None for content, _ in found):
         raise gone(
             transactional_id,
-            "nothing was published again: restore it from a backup; or empty prepared_transaction_state of the row "
-            "with seq 0, which gives the batch up",
+            "nothing was published again: restore the block from a backup, or give the batch up by emptying "
+            "prepared_transaction_state of the row with seq 0",
         )
     partitions = [int(each) for each in bytes(found[0][1]).split()] if found else []
     return LastBatch([bytes(content) for content, _ in found], partitions)
