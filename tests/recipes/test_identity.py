@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psycopg
 import pytest
@@ -24,6 +25,7 @@ from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.sqlalchemy import tables
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
@@ -479,6 +481,17 @@ def test_decisions_without_the_identity_they_were_made_under(servers: str, tmp_p
     adopt(engine, "copied")
     with DualWriter(engine, **settings) as writer:
         assert writer.recover() == []
+
+
+def test_a_process_that_decides_between_two_looks_of_another_one(servers: str, tmp_path: Path) -> None:
+    """The other one has found no identity, and then finds a decision: not one without an identity."""
+    engine = sqlite(tmp_path, "ours")
+    with DualWriter(engine, bootstrap_servers=servers, transactional_id="t") as writer, writer.transaction() as tx:
+        tx.send(TOPIC, value="x")
+    made = SqlAlchemyStateStore(engine).identity()
+    looks = mock.Mock(wraps=tables.found_identity, side_effect=[None, mock.DEFAULT])
+    with mock.patch.object(tables, "found_identity", looks):
+        assert SqlAlchemyStateStore(engine).identity() == made
 
 
 def test_many_processes_make_one_identity(postgres: PostgresDatabase) -> None:

@@ -35,7 +35,11 @@ INSERT_IDENTITY: Final = (
     f"INSERT INTO {IDENTITY_TABLE} (only_row, suffix, made_in_server, made_in_database)"
     " VALUES (1, :suffix, :server, :database)"
 )
-DECIDED_BEFORE: Final = f"SELECT count(*) FROM {STATE_TABLE} WHERE prepared_transaction_state <> ''"
+DECIDED_BEFORE: Final = (
+    f"SELECT count(*) FROM {STATE_TABLE} WHERE prepared_transaction_state <> ''"
+    f" AND NOT EXISTS (SELECT 1 FROM {IDENTITY_TABLE})"
+)
+"""Counts decisions without an identity, in one look: another process may insert it and decide between two."""
 
 
 @dataclass(frozen=True, slots=True)
