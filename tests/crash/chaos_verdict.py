@@ -282,6 +282,6 @@ class Verdict:
     def _use_outbox(self) -> None:
         settings = {**pool_settings(self._job, writers=1), "delivery": Outbox()}
         with DualWriter(self._database.engine, **settings) as pool:
-            until(lambda: not pool.recover() and pool.status.publishes_outbox, DEADLINE_S)
+            until(lambda: (pool.status.publishes_outbox, pool.recover()) == (True, []), DEADLINE_S)
             with pool.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")

@@ -52,7 +52,7 @@ def assert_in_order(database: PostgresDatabase, emulator: Emulator) -> None:
         delivery=Outbox(),
         bootstrap_servers=emulator.bootstrap_servers,
     ) as pool:
-        until(lambda: not pool.recover() and pool.status.publishes_outbox)
+        until(lambda: (pool.status.publishes_outbox, pool.recover()) == (True, []))
     in_database = versions(database)
     assert published(emulator) == {owner: list(range(1, last + 1)) for owner, last in in_database.items()}
     ids = {transaction.transactional_id.partition(".")[0] for transaction in emulator.transactions()}

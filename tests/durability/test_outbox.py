@@ -60,8 +60,9 @@ def publish_all(node: PostgresNode, emulator: Emulator) -> None:
 
         def is_done() -> bool:
             with suppress(DualWriteError, psycopg.Error):
+                had_lease = pool.status.publishes_outbox  # it may get the lease right after a recovery
                 pool.recover()
-                return pool.status.publishes_outbox
+                return had_lease
             return False
 
         until(is_done)
