@@ -155,8 +155,8 @@ def test_the_state_and_commit_are_one_message(scenario: Scenario) -> None:
         with writer.transaction() as tx:
             put(tx, scenario, 2)
         row = str(scenario.row()).encode()
+        blocks = [each for each in requests if b"pg_catalog.version" not in each]  # closing settles the row
     scenario.assert_both_sides_agree("1", "2")
-    blocks = [each for each in requests if b"pg_catalog.version" not in each]
     (last,) = [each for each in blocks if row in each]
     assert b"COMMIT" in last
     assert last is blocks[-1]
