@@ -162,7 +162,7 @@ def test_it_is_not_known_any_more(scenario: Scenario, applied: bool) -> None:
                 publish_all(scenario)
 
         before_first_question(pool, let_time_pass)
-        with pytest.raises(OutcomeUnknown, match="check the application.s tables for the changes of the block"):
+        with pytest.raises(OutcomeUnknown, match="tables for the changes of the block"):
             lose(pool, scenario, 2, applied=applied)
         assert not outbox_writes(pool).has_unresolved
     assert_published(scenario, 0, 1, *([2] if applied else []), 3, 4)

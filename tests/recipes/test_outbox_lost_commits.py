@@ -269,7 +269,7 @@ def assert_unknown_for_good(
     """Lose the COMMIT of block 2, call `before` ahead of the query, and assert that the outcome stays unknown."""
     begun: list[PsycopgDualTransaction] = []
     before_first_question(pool, before)
-    with pytest.raises(OutcomeUnknown, match="check the application.s tables for the changes of the block"):
+    with pytest.raises(OutcomeUnknown, match="tables for the changes of the block"):
         lose_commit(pool, scenario, 2, applied=applied, begun=begun.append)
     assert begun[0].outcome is None
     assert not outbox_writes(pool).has_unresolved  # no query can tell
