@@ -20,6 +20,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.proof import manifest_of
+from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -36,6 +37,10 @@ FOREIGN: Final = "foreign"
 """The value of records that another program writes under the same transactional id."""
 
 Use = Callable[[DualWriter], object]
+
+
+async def leaves_unsettled(publishing: Publishing, timeout_ms: int) -> None:
+    """Close as a process does that is killed, in place of `Publishing.settle_before_leaving`."""
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -414,6 +415,9 @@ def test_a_connection_that_the_server_has_ended_gets_no_commit(
     async def ended_before(transaction: PsycopgTransaction) -> None:
         with psycopg.connect(conninfo_of(scenario.database.url)) as other:
             other.execute("SELECT pg_terminate_backend(%s, 10000)", (transaction.connection.info.backend_pid,))
+        ended = select.poll()  # the proxy in between passes the end of the stream on later
+        ended.register(transaction.connection.fileno(), select.POLLRDHUP)
+        assert ended.poll(60_000)
         try:
             await genuine(transaction)
         finally:

@@ -26,6 +26,7 @@ from dualwrite.errors import (
 from dualwrite.guarantee import Tier
 from dualwrite.partitioners import consistent_partition
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.stored_blocks import why_refused
@@ -34,7 +35,7 @@ from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.conftest import BLOCKING, opened
 from tests.crash.scenario import AtPoint, Scenario, event_texts
 from tests.producer.tiers import TIERS
-from tests.recipes.pools import LeaseTable, make_pool, prefix_of
+from tests.recipes.pools import make_pool, prefix_of
 from tests.recipes.pools import write as write_in_pool
 from tests.recipes.repairs import Site, Way, let_end, site_of, sqlite_store
 from tests.recipes.test_repair_evidence import ALLOWED
@@ -418,7 +419,11 @@ def pooled(scenario: Scenario) -> Scenario:
     return Scenario(scenario.database, scenario.emulator, transactional_id=f"{scenario.transactional_id}-0")
 
 
-def test_other_ids_of_a_pool_go_on(pooled: Scenario, emulator: Emulator) -> None:
+def outbox_of(pooled: Scenario) -> str:
+    return outbox_id_of(prefix_of(pooled))
+
+
+def test_blocks_of_a_pool_wait_behind_a_refused_one(pooled: Scenario, emulator: Emulator) -> None:
     with pool_of(pooled) as pool:
         with kafka_away(emulator):
             own, pooled.topic = pooled.topic, REFUSING
@@ -427,10 +432,10 @@ def test_other_ids_of_a_pool_go_on(pooled: Scenario, emulator: Emulator) -> None
             forbid(emulator)
         until(lambda: pool.status.refused)
         (refused,) = pool.status.refused
-        assert (refused.transactional_id, refused.seq, refused.topic) == (pooled.transactional_id, 1, REFUSING)
+        assert (refused.transactional_id, refused.seq, refused.topic) == (outbox_of(pooled), 1, REFUSING)
         assert "WRITE on the topic 'refusing'" in refused.why
         for number in (2, 3):
-            assert write_in_pool(pool, pooled, number).outcome is Outcome.COMMITTED
+            assert write_in_pool(pool, pooled, number).outcome is Outcome.STORED
         until(lambda: "StoredBlockRefusedError" in (pool.status.last_background_error or ""))
         with pytest.raises(StoredBlockRefusedError):
             pool.recover()
@@ -446,16 +451,15 @@ def test_a_pool_names_what_is_refused_of_a_dead_process(pooled: Scenario, emulat
         write_in_pool(dead, pooled, 1)
         pooled.topic = own
     forbid(emulator)
-    LeaseTable(pooled).change(owner="dead", expires_at_ms=0)
     with pool_of(pooled) as pool:
         with pytest.raises(StoredBlockRefusedError):
             pool.recover()
-        assert [refused.transactional_id for refused in pool.status.refused] == [pooled.transactional_id]
-        assert write_in_pool(pool, pooled, 2).outcome is Outcome.COMMITTED
-        assert take_out(pooled.database.aside, pooled.transactional_id, 1, apply=True).changed
+        (refused,) = pool.status.refused
+        assert refused.transactional_id == outbox_of(pooled)
+        assert write_in_pool(pool, pooled, 2).outcome is Outcome.STORED
+        assert take_out(pooled.database.aside, refused.transactional_id, refused.seq, apply=True).changed
         pool.recover()
         assert pool.status.refused == ()
-    assert prefix_of(pooled) in pooled.transactional_id
     assert values(pooled, pooled.topic) == ["2"]
 
 

@@ -27,11 +27,12 @@ from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
+from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import TIERS
 from tests.recipes.heard import Heard
-from tests.recipes.repairs import DEADLINE_S, FOREIGN, Site, Way, let_end, site_of
+from tests.recipes.repairs import DEADLINE_S, FOREIGN, Site, Way, leaves_unsettled, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store, tier
 from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
@@ -444,8 +445,9 @@ def test_consumed_offsets_alone_prove_nothing(site: Site) -> None:
 @pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
 def test_recovery_settles_the_row_before_the_evidence_is_gone(
-    site: Site, caplog: pytest.LogCaptureFixture, by: str
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
+    monkeypatch.setattr(Publishing, "settle_before_leaving", leaves_unsettled)
     site.write("before")
     if by == "writer":
         assert site.recover() is Outcome.NOTHING

@@ -28,6 +28,7 @@ from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
@@ -36,7 +37,7 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import Crash, crash_at
 from tests.producer.tiers import BOUNDED, TIERS, World
-from tests.recipes.repairs import delete_records
+from tests.recipes.repairs import delete_records, leaves_unsettled
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
@@ -335,6 +336,7 @@ def test_without_a_bound_no_manifest_is_needed(
 
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR])
 def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Publishing, "settle_before_leaving", leaves_unsettled)
     ready(site)
     create_lease_table(site.engine)
     where = site.where()
