@@ -62,12 +62,12 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 @click.option(
     "--redo",
     is_flag=True,
-    help='Also create the table of Direct(when_kafka_is_away="store"), with stored records.',
+    help='Also create the table of Direct(when_kafka_is_away="store") under one id, with stored records.',
 )
 @click.option(
     "--outbox",
     is_flag=True,
-    help="Also create the table of Outbox(), with records to be published.",
+    help='Also create the table of outboxes: Outbox(), and a pool with Direct(when_kafka_is_away="store").',
 )
 def command(
     *,
