@@ -31,7 +31,7 @@ _LETTER: Final = 7.83
 _LINE: Final = 18
 _MARGIN: Final = 14
 _COLOURS: Final = {1: "#ff8a80", 2: "#7ee2a0", 3: "#f2cc60", 6: "#7fd6e8"}
-"""What a terminal's colours look like, by their numbers."""
+"""The colours of a terminal, by their numbers."""
 _AGE_MS: Final = 27 * 3_600_000 + 60_000
 """How long the crash seems to be ago: so long that it makes no difference how long the commands take."""
 _STYLE: Final = (
@@ -49,7 +49,7 @@ _SAME: Final = (
 _HOME: Final = b"\x1b[H"
 """Where the view of a whole terminal begins."""
 _CONTROL: Final = re.compile(r"\x1b\[[?\d;]*[A-LN-Za-ln-z]")
-"""What moves the cursor or changes the screen: every escape but those of colours."""
+"""Every escape but those of colours: it moves the cursor or changes the screen."""
 _CRASH: Final = """
 import os, sys
 import sqlalchemy as sa

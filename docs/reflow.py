@@ -20,7 +20,7 @@ _ITEM: Final = re.compile(r"(\s*(?:[-*+]|\d+[.)])\s+)(.*)")
 _WORD: Final = re.compile(r"(?:`+[^`]*`+|[^\s`]|`)+")
 """A word; code with spaces in it is one, unless it is longer than a line."""
 _MARKUP: Final = re.compile(r"[-*+>|=#]|\d+[.)]$")
-"""What would mean something else at the beginning of a line."""
+"""Words that would mean something else at the beginning of a line."""
 
 
 def reflowed(text: str) -> str:

@@ -302,7 +302,8 @@ class AsyncTransactionAdmin:
     ) -> dict[str, TopicDescription]:
         """Describe whether this client may read topics, and how their logs are cleaned. Creates no topic.
 
-        That decides whether a dual write whose transaction a broker aborts can be published again.
+        A dual write whose transaction a broker aborts can be published again only where its topics can be read and
+        keep their records.
         """
         return await self._calls().describe_topics(_several("topics", topics), self._deadline_s(timeout_ms))
 

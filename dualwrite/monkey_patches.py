@@ -41,8 +41,8 @@ def assert_unpatched() -> None:
 def assert_real_threads() -> None:
     """Raise ConfigError if threads are greenlets.
 
-    Both libraries replace `threading.Lock` together with the threads. What they say about the module is no answer to
-    that: it also counts parts that do no harm, such as gevent's Event.
+    Both libraries replace `threading.Lock` together with the threads. Their own test for a patched
+    module is no answer: it also counts parts that do no harm, such as gevent's Event.
     """
     _assert_not_replaced("threading", threading.Lock)
 

@@ -1,4 +1,4 @@
-"""What the site has beside the pages of docs/: the pages of the folder above, and a reference from docstrings."""
+"""Add to the site the pages of the folder above docs/, and a reference made from docstrings."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ _STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
 def hide_internals(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
     """Hide dualwrite's own frames, and those of libraries that it calls, from the reports of an exception.
 
-    What dualwrite calls back is the user's again. An exception that has nothing else keeps its frames. Debuggers still
-    see all of them.
+    Functions that dualwrite calls back are the user's again. An exception that has nothing else keeps its frames.
+    Debuggers still see all of them.
     """
     for each in _causes(excinfo.value):
         if each is not excinfo.value and each.__traceback__ is not None:

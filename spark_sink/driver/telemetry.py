@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class BatchOutcome(StrEnum):
-    """What happened to a batch; one batch may have several outcomes."""
+    """An outcome of a batch; one batch may have several."""
 
     DECIDED = "decided"
     REPLAYED = "replayed"

@@ -1,4 +1,4 @@
-"""Which columns of a DataFrame fit those of a table of files. Pure.
+"""Decide whether the columns of a DataFrame fit those of a table of files. Pure.
 
 Files are added to the table's log without the library's own writer, so no other code would check constraints, or
 compute columns. A table that needs either is refused, by `delta_support.py` or `iceberg_support.py`.

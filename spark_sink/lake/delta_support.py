@@ -1,4 +1,4 @@
-"""Which Delta tables are supported. Pure."""
+"""Decide whether a Delta table is supported. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Iceberg tables are supported. Pure."""
+"""Decide whether a Iceberg table is supported. Pure."""
 
 from __future__ import annotations
 

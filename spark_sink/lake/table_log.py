@@ -19,7 +19,7 @@ class Mark:
     generation: int | None = None
     """The generation of the sink's last batch in the table; None if it has none."""
     batch: int | None = None
-    """That batch's own number."""
+    """The number of that batch."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def unsettled(store: Database, broker: Broker, topic: str = TOPIC) -> tuple[str,
 
 
 class Heard:
-    """What the tools say of one state."""
+    """The answers of the tools about one state."""
 
     def __init__(self, call: Call, store: Database, broker: Broker, topic: str = TOPIC) -> None:
         self._call, self._store, self._broker, self._topic = call, store, broker, topic

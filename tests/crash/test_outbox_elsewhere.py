@@ -318,7 +318,7 @@ def test_a_statement_that_commits_implicitly_is_refused(on_mariadb: Scenario) ->
 
 @pytest.mark.parametrize("sends", ["before", "after"])
 def test_a_procedure_that_commits_is_found_at_the_end(on_mariadb: Scenario, sends: str) -> None:
-    """What it has committed stays, and the block says that its outcome is not known."""
+    """Its rows stay, and the block says that its outcome is not known."""
     scenario = on_mariadb
     with scenario.database.aside.begin() as connection:
         connection.exec_driver_sql("CREATE PROCEDURE ends() BEGIN COMMIT; END")
@@ -358,7 +358,7 @@ def test_a_procedure_that_commits_and_goes_on_keeps_the_records(on_mariadb: Scen
 def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
     request: pytest.FixtureRequest, kind: str, tier: Tier, point: PausePoint, has_log: bool
 ) -> None:
-    """What was decided is published again from the log, or from the rows of the last batch."""
+    """The decided batch is published again, from the log or from its rows."""
     if tier is Tier.BOUNDED_V1 and not has_log:
         pytest.skip("no coordinator proves an abort there")
     database: MariaDbDatabase | SqliteDatabase = request.getfixturevalue(kind)

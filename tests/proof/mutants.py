@@ -104,8 +104,8 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "later-commit-not-told",
-        "a committed later transaction shows a restored database",
+        "later-commit-ignored",
+        "a take-over reports a restored database when Kafka has committed a transaction later than the row's",
         _in(3, "a1,a2,a3", by_commit=True, restores=1),
         (
             Edit(
@@ -116,8 +116,8 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "living-owner-goes-back",
-        "a living writer notices a restore by its own last row",
+        "restored-row-taken-for-a-successor",
+        "a writer reports a restored database when its row has changed and no other process has used its id",
         _in(1, "a1,a2,a3", by_commit=True, restores=1),
         (Edit(f"{_CORE}completion.py", "    if is_current:\n", "    if False:\n"),),
     ),
@@ -894,7 +894,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "second-phase-by-pair",
-        "version 1: the second phase fences whoever has the id, not only the pair that was described",
+        "version 1: the second phase fences every producer of the id, not only the pair that was described",
         _producers(4, "abort,abort/commit"),
         (
             Edit(

@@ -935,7 +935,7 @@ class Rules:
         if missing and not is_lost:
             return f"{missing} are committed, and not visible"
         if self._pools and (LAST_WRITE, "COMMITTED") not in told:
-            return "nobody can write any more"
+            return "no process can write any more"
         if has_open(world):
             return "a transaction is open at rest"
         return None
@@ -946,7 +946,7 @@ class Rules:
             return f"{missing} are committed, and not visible"
         is_noticed = world.past.must_tell and not world.past.gone.isdisjoint(seen_by_readers(world, self.profile))
         if is_noticed and not self._was_told_of_restore(world):
-            return "the database went back, and nobody was told"
+            return "the database went back, and no call raised DatabaseWentBackError"
         return None
 
     def _missing(self, world: World) -> set[object]:

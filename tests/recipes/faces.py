@@ -37,7 +37,7 @@ OWN: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(ON_PSYCOPG, ("autocommit", "transactional")),
     **dict.fromkeys(ON_ASYNCPG, ("connection", "of a pool")),
 }
-"""What a caller may open by itself, and run a block on."""
+"""The kinds of connections and Sessions that a caller may open by itself, and run a block on."""
 
 WAYS: Final[dict[str, tuple[str, ...]]] = {
     **OWN,
@@ -213,7 +213,7 @@ class Face(Door):
 
     @property
     def source(self) -> Any:
-        """What a writer of this face takes."""
+        """The database, as a writer of this face takes it."""
         if not self.is_on_sqlalchemy:
             return self.dsn
         return self.scenario.engine if self.name in AWAITED else self.database.engine

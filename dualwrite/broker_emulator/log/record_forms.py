@@ -92,7 +92,7 @@ class _Group(NamedTuple):
 def skip_of_one_form(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> tuple[int, int]:
     """Return how many of the following records have the form of the one from `begin` to `end`, and their end.
 
-    That one was checked. With `first_offset`, the offsets of the following records must count up from it.
+    The one at `begin` was checked. With `first_offset`, the offsets of the following records must count up from it.
     """
     form = _form_of(data, begin, end) if at_most >= _LEAST else None
     if form is None:

@@ -76,7 +76,7 @@ def _note_error(span: Span, error: Exception) -> None:
 
 @guarded
 def _end(opened: ExitStack, error: BaseException | None) -> None:
-    """End the span. That may raise the handler's own error once more, which is no failure of telemetry."""
+    """End the span, which may raise the handler's own error once more; that is no failure of telemetry."""
     try:
         opened.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
     except BaseException as raised:

@@ -10,7 +10,7 @@ The safety of a dual write rests on the order of its steps, which is KIP-939's r
 6. the database commits: this is the decision;
 7. Kafka commits.
 
-A row is only ever written by a transaction whose records Kafka accepted under the lock. That is why a zombie cannot
+A row is only ever written by a transaction whose records Kafka accepted under the lock. So a zombie cannot
 overwrite the state of a later dual write that waits to be completed: its records were refused first.
 
 Where the settings allow it and Kafka is away, steps 3, 4 and 7 are left out: the records are stored in the database

@@ -61,7 +61,7 @@ def first_line(error: BaseException) -> str:
 def warn_of_drop(log: logging.Logger, transactional_id: str | None, what: str, error: BaseException) -> None:
     """Log in one line that `what` failed with `error` and its connection is dropped.
 
-    That is harmless, because the database rolls back; the traceback goes to DEBUG.
+    The drop is harmless, because the database rolls back; the traceback goes to DEBUG.
     """
     log.warning(
         "%s: %s failed (%s); dropping its connection; the database rolls back its open transaction",

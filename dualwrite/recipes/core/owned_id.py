@@ -229,7 +229,7 @@ class OwnedId:
         """Whether Kafka's response to an abort may be another process's pair (KIP-890).
 
         Transaction.version 2 takes an abort by the pair before the current one for a repetition, and returns the
-        current one. That may be the pair of a process that has ended this transaction and taken the id over.
+        current one, which may be the pair of a process that has ended this transaction and taken the id over.
         """
         return self.kafka.guarantee.tier in _ENDS_RAISE_EPOCH
 

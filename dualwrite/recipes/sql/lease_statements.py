@@ -1,7 +1,7 @@
 """Leases of transactional ids in the table `kafka_transaction_lease`, as SQL that a backend executes.
 
-A lease is taken by an UPDATE that names the lease it replaces. That works the same on every database and at every
-isolation level, leaves a row that operators can read, and outlives the connection that made it. Advisory locks
+A lease is taken by an UPDATE that names the lease it replaces. Such an UPDATE works the same on every database and
+at every isolation level, leaves a row that operators can read, and outlives the connection that made it. Advisory locks
 (PostgreSQL only, and one connection held per pool) and SKIP LOCKED (not in SQLite, and a transaction left open for as
 long as a lease lasts) would notice a dead process sooner, but no guarantee depends on that.
 """

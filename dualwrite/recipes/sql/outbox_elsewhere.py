@@ -50,7 +50,7 @@ _UNNUMBERED: Final = -(2**63) + 1
 
 
 class _Words(NamedTuple):
-    """What differs between the dialects."""
+    """The parts of the statements in which the dialects differ."""
 
     now_ms: str
     listed: str

@@ -90,8 +90,8 @@ ADD_AGAIN: Final = (
 )
 """Inserts a block's key once more, in a transaction that is rolled back.
 
-That waits as long as a transaction that has inserted the same key is in progress. What it has committed is visible to
-the next statement then.
+It waits until no transaction in progress has inserted the same key; the next statement sees that key if it was
+committed.
 """
 _SELECT_EVIDENCE: Final = (
     f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND records = CAST(:content AS bytea)"
