@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from dualwrite.errors import DualWriteError
 from dualwrite.producer import Producer
 from tests.support.forked_broker import end_broker, start_broker
+from tests.support.topics import committed_values
 
 
 class KillableBroker:
@@ -87,25 +87,7 @@ def make_producer(broker: KillableBroker, transactional_id: str | None = None, *
 
 def committed(broker: KillableBroker) -> list[bytes]:
     """Return the values of a read_committed consumer, once no transaction is open."""
-    consumer_class: Any = KafkaConsumer
-    consumer = consumer_class(
-        bootstrap_servers=broker.address,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        group_id=None,
-    )
-    try:
-        partitions = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        values: list[bytes] = []
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            for records in consumer.poll(timeout_ms=100).values():
-                values += [record.value for record in records]
-        return values
-    finally:
-        consumer.close()
+    return committed_values(broker.address, "orders", partitions=2)
 
 
 class Work:

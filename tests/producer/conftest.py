@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.producer import Producer
-from tests.support.conditions import until
+from tests.support.topics import committed_values
 
 MakeProducer = Callable[..., Producer]
 ReadCommitted = Callable[..., list[bytes]]
@@ -53,28 +52,6 @@ def read_committed(emulator: Emulator) -> ReadCommitted:
     """All values of a topic for a read_committed consumer, once no transaction is open before the end."""
 
     def read(topic: str = "orders", partitions: int = 1) -> list[bytes]:
-        consumer = KafkaConsumer(
-            bootstrap_servers=emulator.bootstrap_servers,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            group_id=None,
-        )
-        try:
-            assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
-            consumer.assign(assigned)
-            ends = consumer.end_offsets(assigned)
-            values: list[bytes] = []
-            while any(consumer.position(partition) < ends[partition] for partition in assigned):
-                for records in consumer.poll(timeout_ms=200).values():
-                    values += [record.value for record in records]
-            return values
-        finally:
-            consumer.close()
+        return committed_values(emulator.bootstrap_servers, topic, partitions)
 
     return read
-
-
-def wait_until_markers_are_written(emulator: Emulator) -> None:
-    """Wait until the logs are complete: a commit returns when it is decided, a moment earlier."""
-    until(lambda: not any(transaction.state.startswith("Prepare") for transaction in emulator.transactions()))

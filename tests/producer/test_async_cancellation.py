@@ -24,8 +24,7 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Action, Delay, DropReply, Fault, Hold
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.producer.impatience import impatient
-from tests.support.conditions import until
-from tests.support.topics import read_topic
+from tests.support.topics import read_topic, wait_until_settled
 
 MOMENTS = list(Moment)
 APIS = ["Metadata", "FindCoordinator", "InitProducerId", "Produce", "TxnOffsetCommit", "EndTxn"]
@@ -66,7 +65,7 @@ def make(broker: Emulator, name: str, **settings: Any) -> AsyncProducer:
 
 
 def committed(broker: Emulator, topic: str) -> list[str]:
-    until(lambda: not any(transaction.state.startswith("Prepare") for transaction in broker.transactions()))
+    wait_until_settled(broker)
     return [value for _, value in read_topic(broker.bootstrap_servers, topic)]
 
 

@@ -19,7 +19,6 @@ from dualwrite import (
     IllegalStateError,
     InvalidRecordError,
     KafkaTimeoutError,
-    PreparedTxnState,
     Producer,
     ProducerState,
 )
@@ -63,18 +62,6 @@ async def test_transactions_in_the_callers_loop_and_no_thread(
         assert not {name for name in started if "dualwrite" in name}
     assert producer.state is ProducerState.CLOSED
     assert read_committed() == [b"a", b"b", b"c", b"d"]
-
-
-async def test_recovery_by_another_producer(emulator: Emulator, read_committed: ReadCommitted) -> None:
-    async with make(emulator) as crashed:
-        await crashed.init_transactions()
-        await crashed.begin_transaction()
-        await crashed.send("orders", "a")
-        row = str(await crashed.prepare_transaction())
-    async with make(emulator) as recovering:
-        await recovering.init_transactions(keep_prepared_txn=True)
-        await recovering.complete_transaction(PreparedTxnState(row))
-    assert read_committed() == [b"a"]
 
 
 def test_many_tasks_share_a_producer(

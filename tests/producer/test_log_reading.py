@@ -34,7 +34,7 @@ from dualwrite.producer import TopicPartition
 from tests.apache_kafka.faces import FACES, Face
 from tests.producer.tiers import TIERS
 from tests.support.conditions import until
-from tests.support.topics import read_topic
+from tests.support.topics import read_topic, wait_until_settled
 
 LONG_AFTER_MS: Final = 3_600_000
 SHORTLY_MS: Final = 2_000
@@ -81,7 +81,7 @@ class World:
         return manifest
 
     def settle(self) -> None:
-        until(lambda: not any(t.state.startswith("Prepare") for t in self.emulator.transactions()))
+        wait_until_settled(self.emulator)
 
     def abort_by_timeout(self) -> None:
         self.emulator.advance_clock(LONG_AFTER_MS)

@@ -321,7 +321,7 @@ def test_records_that_cannot_be_sent_cost_nothing_but_themselves(world: World) -
 def test_a_topic_that_is_not_there(profile: Profile) -> None:
     with Emulator(config=BrokerConfig(profile=profile, auto_create_topics_enable=False)) as emulator:
         world = World(emulator)
-        producer = world.ready()
+        producer = world.ready(retry_backoff_ms=1_000, retry_backoff_max_ms=60_000)  # longer than the wait
         producer.begin_transaction()
         unknown = r"UNKNOWN_TOPIC_OR_PARTITION.*the record was not sent"
         with impatient(producer, 500), pytest.raises(KafkaTimeoutError, match=unknown):

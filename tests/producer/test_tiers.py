@@ -11,6 +11,7 @@ from dualwrite.errors import (
     AbortableError,
     FencedError,
     IllegalStateError,
+    InvalidTxnStateError,
     KafkaTimeoutError,
     PreparedTransactionLost,
     UnsupportedByBrokerError,
@@ -260,6 +261,8 @@ def test_a_second_initialisation_is_refused(world: World) -> None:
     producer.complete_transaction(PreparedTxnState())
     producer.complete_transaction(PreparedTxnState())
     world.commit(producer, "v")
+    with pytest.raises(InvalidTxnStateError, match="nothing is prepared"):
+        producer.complete_transaction(PreparedTxnState())
     assert world.committed() == ["v"]
 
 
@@ -696,7 +699,9 @@ def test_completing_for_others_reports_a_loss(world: World) -> None:
     stored = world.prepared()
     world.abort_by_timeout()
     helper = world.recovering()
-    for _ in range(2):
+    for keep in (True, False):
         with pytest.raises(PreparedTransactionLost):
             helper.complete_transaction(stored, take_over=False)
-        helper.init_transactions(keep_prepared_txn=True)
+        helper.init_transactions(keep_prepared_txn=keep)
+    world.commit(helper, "next")
+    assert world.committed() == ["next"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
@@ -75,15 +74,6 @@ def test_a_commit_that_a_recovery_has_completed_succeeds_and_is_the_last(
     assert read_committed() == [b"v"]
 
 
-def test_recovery_with_nothing_open_completes_nothing(make_producer: MakeProducer) -> None:
-    producer = make_producer()
-    producer.init_transactions(keep_prepared_txn=True)
-    assert producer.state is ProducerState.READY
-    assert producer.prepared_txn_state.is_empty
-    producer.complete_transaction(PreparedTxnState("42:7"))
-    assert producer.state is ProducerState.READY
-
-
 def test_an_open_transaction_that_was_not_prepared_is_found_too(
     make_producer: MakeProducer, read_committed: ReadCommitted
 ) -> None:
@@ -122,22 +112,6 @@ def test_the_pair_of_an_empty_prepared_transaction_is_not_used_again(
     recovering.send("orders", "after")
     recovering.commit_transaction()
     assert read_committed() == [b"after"]
-
-
-def test_close_leaves_a_prepared_transaction_in_doubt_and_says_so(
-    make_producer: MakeProducer, read_committed: ReadCommitted, caplog: pytest.LogCaptureFixture
-) -> None:
-    producer = make_producer()
-    state = prepared(producer)
-    with caplog.at_level(logging.WARNING):
-        producer.close()
-    assert f"transaction {state}" in caplog.text
-    assert "in doubt" in caplog.text
-    recovering = make_producer()
-    recovering.init_transactions(keep_prepared_txn=True)
-    assert recovering.prepared_txn_state == state
-    recovering.complete_transaction(state)
-    assert read_committed() == [b"v"]
 
 
 def test_dropping_the_producer_ends_no_transaction(make_producer: MakeProducer, emulator: Emulator) -> None:

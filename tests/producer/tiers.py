@@ -14,7 +14,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from tests.support.conditions import until
-from tests.support.topics import read_topic
+from tests.support.topics import read_topic, wait_until_settled
 
 TIERS: Final[dict[Tier, BrokerConfig]] = {
     Tier.KEEP_PREPARED: BrokerConfig(),
@@ -81,7 +81,7 @@ class World:
         return [value for _, value in read_topic(self.emulator.bootstrap_servers, "orders")]
 
     def settle(self) -> None:
-        until(lambda: not any(t.state.startswith("Prepare") for t in self.emulator.transactions()))
+        wait_until_settled(self.emulator)
 
     def abort_by_timeout(self) -> None:
         """Let the broker abort transactions that have been open for too long."""

@@ -18,7 +18,7 @@ from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause
 from spark_sink.sink_kafka import ProducerSinkKafka
 from tests.support.conditions import until
-from tests.support.topics import read_topic
+from tests.support.topics import read_topic, wait_until_settled
 
 TIERS: Final = {
     Tier.KEEP_PREPARED: BrokerConfig(profile=Profile.KIP_939),
@@ -133,7 +133,7 @@ class KafkaWorld:
 
     def settle(self) -> None:
         """Wait until decided transactions are complete: a commit returns when it is decided."""
-        until(lambda: not any(each.state.startswith("Prepare") for each in self.emulator.transactions()))
+        wait_until_settled(self.emulator)
 
     def state(self, transactional_id: str) -> str | None:
         """Describe the transaction; None if Kafka does not know the id."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import kafka
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from dualwrite.broker_emulator.emulator import Emulator
+from tests.support.conditions import until
 
 
 class Read(NamedTuple):
@@ -61,3 +65,31 @@ def _read_until_all_ends(consumer: Consumer, unfinished: set[int]) -> list[Read]
         key = (message.key() or b"").decode()
         found[partition].append(Read(f"{message.topic()}-{partition}", offset, key, value.decode()))
     return [record for partition in sorted(found) for record in found[partition]]
+
+
+def committed_values(bootstrap_servers: str, topic: str, partitions: int = 1) -> list[bytes]:
+    """Return all values of a topic for kafka-python's read_committed, up to the last stable offset."""
+    consumer_class: Any = kafka.KafkaConsumer
+    consumer = consumer_class(
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        group_id=None,
+    )
+    try:
+        assigned = [kafka.TopicPartition(topic, partition) for partition in range(partitions)]
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        values: list[bytes] = []
+        while any(consumer.position(partition) < ends[partition] for partition in assigned):
+            for records in consumer.poll(timeout_ms=200).values():
+                values += [record.value for record in records]
+        return values
+    finally:
+        consumer.close()
+
+
+def wait_until_settled(emulator: Emulator) -> None:
+    """Wait until decided transactions are complete: a commit returns when it is decided."""
+    until(lambda: not any(each.state.startswith("Prepare") for each in emulator.transactions()))

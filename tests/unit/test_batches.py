@@ -24,7 +24,7 @@ from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.delivery import metadata_of, stored_records
 from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.value_batch import records_factory
-from dualwrite.errors import DeliveryError, FatalError, InvalidRecordError
+from dualwrite.errors import DeliveryError, FatalError
 
 
 def build(**identity: int) -> BuiltBatch:
@@ -85,19 +85,6 @@ def fill(acc: Accumulator, batches: int, *, partition: int = 0, topic: str = "t"
 def drain(acc: Accumulator, now_ms: float = 0, *, pair: tuple[int, int] = (1, 0)) -> list[Batch]:
     """Drain once, with one node that leads all partitions."""
     return [b for batches in acc.drain(now_ms, lambda *_: 7, *pair).values() for b in batches]
-
-
-def test_records_linger_and_full_batches_do_not() -> None:
-    acc = accumulator()
-    first = acc.append("t", 0, 0, None, b"x" * 100, [], 0.0)
-    assert drain(acc, 4) == []
-    assert acc.wake_at_ms(4) == 5
-    second = acc.append("t", 0, 0, None, b"x" * 100, [], 4.0)
-    assert first is not None
-    assert second is not first
-    assert drain(acc, 4) == [first]
-    acc.delivered(first, 0, -1)
-    assert drain(acc, 9) == [second]
 
 
 def test_sequences_count_records_and_restart_with_another_pair() -> None:
@@ -201,23 +188,6 @@ def test_without_a_leader_nothing_is_sent_and_nothing_is_lost() -> None:
     assert drain(acc) == [batch]
 
 
-def test_memory_is_bounded_and_given_back() -> None:
-    acc = accumulator(buffer_memory=400)
-    batches = fill(acc, 2)
-    assert acc.append("t", 0, 0, None, b"x", [], 0.0) is None
-    drain(acc)
-    acc.delivered(batches[0], 0, -1)
-    assert acc.append("t", 0, 0, None, b"x", [], 0.0) is not None
-
-
-def test_a_record_larger_than_a_request_is_refused_and_leaves_nothing() -> None:
-    acc = accumulator()
-    with pytest.raises(InvalidRecordError, match=r"max\.request\.size"):
-        acc.append("t", 0, 0, None, b"x" * 2000, [], 0.0)
-    assert acc.incomplete == 0
-    assert acc.wake_at_ms(0) is None
-
-
 def obstacle(since_ms: float) -> str:
     return f"nothing goes since {since_ms:.0f}"
 
@@ -246,18 +216,6 @@ def test_dropping_spares_what_is_on_its_way() -> None:
     assert (acc.incomplete, acc.in_flight) == (1, 1)
     acc.drop_all(FatalError("closed"))
     assert (acc.incomplete, acc.in_flight) == (0, 0)
-
-
-def test_listeners_hear_once_and_late_ones_at_once() -> None:
-    acc = accumulator()
-    (batch,) = fill(acc, 1)
-    heard: list[str] = []
-    batch.listen(lambda: heard.append("early"))
-    drain(acc)
-    acc.delivered(batch, 5, -1)
-    batch.listen(lambda: heard.append("late"))
-    assert heard == ["early", "late"]
-    assert batch.base_offset == 5
 
 
 # ---- batches that are too large for their topic ------------------------------------------------------------------

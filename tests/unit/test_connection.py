@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -48,14 +46,6 @@ def answer(correlation_id: int, body: bytes) -> bytes:
     return len(frame).to_bytes(4, "big") + frame
 
 
-def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())
-
-    run.__name__ = test.__name__
-    return run
-
-
 STREAM = answer(1, b"one") + answer(2, b"") + answer(3, b"three" * 100)
 
 
@@ -69,7 +59,6 @@ async def test_answers_come_whole_however_the_bytes_are_cut(size: int) -> None:
     assert not fixture.transport.aborted
 
 
-@in_loop
 async def test_correlation_ids_count_up() -> None:
     fixture = Fixture()
     fixture.ask(2)
@@ -89,14 +78,12 @@ async def test_what_is_not_kafka_ends_the_connection(data: bytes) -> None:
     assert fixture.answers == []
 
 
-@in_loop
 async def test_a_response_without_a_request_ends_the_connection() -> None:
     fixture = Fixture()
     fixture.connection.data_received(answer(1, b"hello"))
     assert fixture.transport.aborted
 
 
-@in_loop
 async def test_a_lost_connection_answers_everybody_with_nothing() -> None:
     fixture = Fixture()
     fixture.ask(2)
@@ -108,7 +95,6 @@ async def test_a_lost_connection_answers_everybody_with_nothing() -> None:
     assert fixture.answers == [None, None, None]
 
 
-@in_loop
 async def test_a_request_without_an_answer_in_time_ends_the_connection() -> None:
     fixture = Fixture(timeout_ms=1)
     fixture.ask()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -79,18 +78,9 @@ class Fixture:
                 await asyncio.sleep(0)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        asyncio.run(test())
-
-    run.__name__ = test.__name__
-    return run
-
-
 SASL_HANDSHAKE, PRODUCE = int(Api.SASL_HANDSHAKE), int(Api.PRODUCE)
 
 
-@run
 async def test_requests_wait_for_the_new_login() -> None:
     fixture, login = Fixture(), FakeLogin(lifetime_ms=1)
     await fixture.logged_in(login)
@@ -125,7 +115,6 @@ async def test_a_login_that_fails_ends_the_connection(error: Exception) -> None:
     assert "the session could not be renewed" in fixture.connection.problem
 
 
-@run
 async def test_a_connection_that_is_lost_during_the_login_answers_everybody() -> None:
     fixture = Fixture()
     await fixture.logged_in(FakeLogin(lifetime_ms=1))
@@ -136,7 +125,6 @@ async def test_a_connection_that_is_lost_during_the_login_answers_everybody() ->
     assert fixture.lost == [fixture.connection]
 
 
-@run
 async def test_a_session_without_an_end_is_left_alone() -> None:
     fixture = Fixture()
     await fixture.logged_in(FakeLogin(lifetime_ms=0))
@@ -144,7 +132,6 @@ async def test_a_session_without_an_end_is_left_alone() -> None:
     assert fixture.written == [SASL_HANDSHAKE, PRODUCE]
 
 
-@run
 async def test_a_connection_lost_before_it_served_anything_says_so() -> None:
     for served in (False, True):
         fixture = Fixture()
@@ -157,7 +144,6 @@ async def test_a_connection_lost_before_it_served_anything_says_so() -> None:
         assert fixture.connection.unserved is not served
 
 
-@run
 async def test_an_alert_of_tls_is_recognised() -> None:
     fixture = Fixture()
     asked = asyncio.ensure_future(fixture.connection.request(Api.API_VERSIONS, 3, b""))

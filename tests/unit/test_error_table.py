@@ -5,6 +5,7 @@ The table was written from the protocol, code by code, and is not computed from 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -18,6 +19,7 @@ from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event, ProducerState
 from dualwrite.client.wire.kafka_python import kafka_errors
 from dualwrite.errors import (
+    ERROR_CLASSES,
     AbortableError,
     Api,
     AuthorizationError,
@@ -27,12 +29,14 @@ from dualwrite.errors import (
     FencedCommitOutcomeUnknown,
     FencedError,
     KafkaError,
+    OutcomeUnknown,
     UnsupportedByBrokerError,
     error_class,
+    exception_for,
 )
 
 S = ProducerState
-CODES = [code for code in range(-1, 134) if code != 0]
+CODES = [*(code for code in range(-1, 134) if code != 0), 9999]
 """All codes that Kafka has, and some future ones."""
 
 # The classes of each API's codes; a code in no set is "otherwise".
@@ -382,6 +386,7 @@ def test_every_code_in_every_situation(situation: Situation, api: Api, before: S
             manager.on_response(m.EndTxnResponse(0, 42, 8), 0)
             assert manager.state is S.READY
         else:
+            assert manager.operation_before_close() is None
             assert manager.poll(10_000, delivered=True) is None
             with pytest.raises(type(operation.error), match="'tid' is failed for good; close this producer"):
                 manager.abort_transaction()
@@ -435,3 +440,26 @@ def committing_with_a_batch_on_its_way() -> tuple[TransactionManager, Operation]
 
 def test_every_code_has_a_name_in_sentences() -> None:
     assert {code for code in range(-1, 128) if code not in kafka_errors} == set()
+
+
+# ---- exceptions --------------------------------------------------------------------------------------------------
+
+
+def test_every_class_has_an_exception_that_carries_the_code() -> None:
+    for api, code in ERROR_CLASSES:
+        error = exception_for(api, code, "sentence")
+        assert isinstance(error, KafkaError)
+        assert (error.error_code, str(error)) == (code, "sentence")
+
+
+def test_an_error_goes_to_another_process_with_all_it_knows() -> None:
+    unknown = OutcomeUnknown("sentence", transactional_id="t", prepared_state="42:7")
+    fenced = FencedCommitOutcomeUnknown("sentence", transactional_id="t", prepared_state="", error_code=90)
+    for error in (KafkaError("sentence", error_code=5), unknown, fenced):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert (str(copy), vars(copy)) == ("sentence", vars(error))
+    assert isinstance(fenced, FencedError)
+    assert isinstance(fenced, OutcomeUnknown)
+    assert str(fenced.reworded("again")) == "again"
+    assert vars(fenced.reworded("again")) == vars(fenced)

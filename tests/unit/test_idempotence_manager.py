@@ -10,14 +10,14 @@ from dualwrite.client import messages as m
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.transactions.states import ProducerState
-from dualwrite.errors import DeliveryError, FatalError, IllegalStateError, UnsupportedByBrokerError
+from dualwrite.errors import DeliveryError, FatalError, UnsupportedByBrokerError
 from tests.support.narrowing import current
 
 LOST = DeliveryError("lost")
 
 
-def manager(*, enabled: bool = True) -> IdempotenceManager:
-    return IdempotenceManager(enabled=enabled, backoff=Backoff(100, 1000))
+def manager() -> IdempotenceManager:
+    return IdempotenceManager(enabled=True, backoff=Backoff(100, 1000))
 
 
 def ready(epoch: int = 0) -> IdempotenceManager:
@@ -25,28 +25,6 @@ def ready(epoch: int = 0) -> IdempotenceManager:
     assert made.poll(0, delivered=False, in_flight=False) is not None
     made.on_response(m.InitProducerIdResponse(0, 42, epoch), 0)
     return made
-
-
-def test_the_id_is_fetched_with_the_first_record() -> None:
-    made = manager()
-    assert made.poll(0, delivered=True, in_flight=False) is None
-    outgoing = made.poll(0, delivered=False, in_flight=False)
-    assert outgoing is not None
-    assert outgoing.request == m.InitProducerId(None, 2**31 - 1, False, False)
-    assert outgoing.node_id == m.ANY_NODE
-    assert not current(made.may_produce)
-    assert made.poll(0, delivered=False, in_flight=False) is None
-    made.on_response(m.InitProducerIdResponse(0, 42, 0), 0)
-    assert made.may_produce
-    assert (made.producer_id, made.producer_epoch) == (42, 0)
-
-
-def test_without_idempotence_there_is_no_id() -> None:
-    made = manager(enabled=False)
-    assert made.may_produce
-    assert made.poll(0, delivered=False, in_flight=False) is None
-    made.fail_abortable(LOST)
-    assert made.may_produce
 
 
 def test_a_gap_raises_the_epoch_once_nothing_is_on_its_way() -> None:
@@ -95,11 +73,4 @@ def test_an_old_broker_ends_the_producer() -> None:
     made.poll(0, delivered=False, in_flight=False)
     made.on_unsupported(UnsupportedByBrokerError("too old"))
     with pytest.raises(UnsupportedByBrokerError, match="too old"):
-        made.check_send()
-
-
-def test_closed() -> None:
-    made = ready()
-    made.close(FatalError("closed"))
-    with pytest.raises((FatalError, IllegalStateError)):
         made.check_send()

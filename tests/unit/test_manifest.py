@@ -123,21 +123,6 @@ def prepared() -> OpenTransaction:
     return transaction
 
 
-def test_acknowledged_batches_extend_the_range_of_their_partition() -> None:
-    transaction = prepared()
-    for topic, partition, base_offset, count in (("b", 0, 7, 3), ("a", 1, 5, 1), ("b", 0, 20, 2), ("b", 0, 15, 1)):
-        transaction.stored.add(topic, partition, base_offset, count)
-    assert transaction.manifest("c") == Manifest(
-        STATE, "c", (PartitionManifest("a", 1, 5, 5, 1), PartitionManifest("b", 0, 7, 21, 6)), has_offsets=False
-    )
-
-
-def test_nothing_prepared_has_no_manifest() -> None:
-    transaction = OpenTransaction()
-    transaction.stored.add("a", 0, 0, 1)
-    assert transaction.manifest("c") is None
-
-
 def test_one_batch_without_an_offset_makes_the_manifest_unknown_until_the_end_of_the_transaction() -> None:
     transaction = prepared()
     transaction.stored.add("a", 0, 0, 1)

@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 
 from dualwrite.client.records.key_columns import crc32_all, murmur2_all
-from dualwrite.errors import ConfigError, InvalidRecordError
+from dualwrite.errors import InvalidRecordError
 from dualwrite.partitioners import (
     NAMES,
-    consistent_partition,
     murmur2,
     murmur2_partition,
     name_of,
     partitioning,
     partitioning_named,
 )
-from dualwrite.producer import Producer
 
 # of org.apache.kafka.common.utils.UtilsTest
 JAVA_VECTORS = {
@@ -52,14 +50,6 @@ def test_a_column_of_keys_hashes_as_each_of_them(keys: list[bytes]) -> None:
     data = np.frombuffer(b"".join(keys), np.uint8)
     assert murmur2_all(offsets, data).tolist() == [murmur2(key) for key in keys]
     assert crc32_all(offsets, data).tolist() == [zlib.crc32(key) for key in keys]
-
-
-def test_the_partitions_of_librdkafkas_default() -> None:
-    assert [consistent_partition(key, 10) for key in (b"a", b"this is a key", b"\x00\xff")] == [
-        zlib.crc32(key) % 10 for key in (b"a", b"this is a key", b"\x00\xff")
-    ]
-    assert partitioning("consistent_random").empty_key_is_none
-    assert not partitioning("murmur2_random").empty_key_is_none
 
 
 def test_turns_are_taken_per_topic_and_producer() -> None:
@@ -104,10 +94,3 @@ def test_a_partitioner_that_fails_is_the_cause() -> None:
     with pytest.raises(InvalidRecordError, match="the partitioner failed") as caught:
         ask("t", None, None, 3)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_the_setting_is_a_name_or_a_callable() -> None:
-    with pytest.raises(ConfigError, match=r"partitioner: 'murmur3' is neither one of default, murmur2_random"):
-        Producer(bootstrap_servers="127.0.0.1:9", partitioner="murmur3")  # type: ignore[arg-type]
-    with Producer(bootstrap_servers="127.0.0.1:9", partitioner=lambda *_: 0):
-        pass

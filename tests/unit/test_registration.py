@@ -13,7 +13,6 @@ from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.recovery import RAISE_CHECKS
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import AbortableError, Api, FatalError, FencedError
-from tests.support.narrowing import current
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = ConsumerGroupMetadata("g")
@@ -67,20 +66,6 @@ class Driver:
 
     def end(self, *, committed: bool, epoch: int = 7) -> m.EndTxn:
         return m.EndTxn("tid", 42, epoch, committed, 1)
-
-
-def test_partitions_are_added_before_they_are_written_to_and_the_epoch_stays() -> None:
-    driver = Driver()
-    for _ in range(2):
-        driver.add(P0, P1)
-        assert driver.manager.may_produce_to(*P0)
-        assert not driver.manager.wants_partitions
-        driver.manager.produced()
-        operation = driver.manager.commit_transaction()
-        driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
-        driver.manager.acknowledge(operation)
-        assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
-        driver.begin()
 
 
 @pytest.mark.parametrize("codes", [(29, 55), (55, 120)])
@@ -138,28 +123,6 @@ def test_an_abort_of_what_was_added_is_not_excused() -> None:
     assert isinstance(operation.error, FatalError)
 
 
-def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
-    """Batches that were given up left gaps in their sequences (KIP-360)."""
-    driver = Driver()
-    driver.add(P0)
-    driver.manager.produced()
-    driver.manager.acknowledge(driver.manager.abort_transaction())
-    driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
-    driver.manager.acknowledge(driver.manager.abort_transaction())
-    driver.begin()
-    assert not current(driver.manager.may_produce)
-    raise_epoch = m.InitProducerId("tid", 60_000, False, False, 42, 7)
-    assert driver.poll() == raise_epoch
-    driver.manager.on_no_response(driver.now_ms)
-    driver.now_ms += 100
-    driver.expect(m.FindCoordinator(m.CoordinatorType.TRANSACTION, "tid"), m.FindCoordinatorResponse(0, 1, "h", 1))
-    look = m.DescribeTransaction("tid")
-    driver.expect(look, m.DescribeTransactionResponse(0, "Empty", 42, 8, -1), delivered=False)
-    driver.expect(raise_epoch, m.InitProducerIdResponse(0, 42, 8), delivered=False)
-    assert driver.manager.may_produce
-    driver.add(P0, epoch=8)
-
-
 def test_an_error_names_the_own_late_initialisation() -> None:
     driver = Driver()
     driver.manager.fail_abortable(AbortableError("a record was lost"))
@@ -202,51 +165,6 @@ def test_an_abort_while_the_epoch_is_being_raised_waits_for_nothing() -> None:
     driver.add(P0, epoch=8)
 
 
-def test_offsets_are_announced_to_the_coordinator_once() -> None:
-    driver = Driver()
-    for announced in (False, True):
-        operation = driver.manager.send_offsets(OFFSETS, GROUP)
-        if not announced:
-            driver.expect(m.FindCoordinator(m.CoordinatorType.GROUP, "g"), m.FindCoordinatorResponse(0, 2, "h", 1))
-            driver.expect(m.AddOffsetsToTxn("tid", 42, 7, "g"), m.AddOffsetsToTxnResponse(0))
-        driver.expect(m.TxnOffsetCommit("tid", 42, 7, GROUP, OFFSETS, 1), m.TxnOffsetCommitResponse((0,)))
-        driver.manager.acknowledge(operation)
-    driver.manager.acknowledge(driver.manager.commit_transaction())
-    driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
-
-
-@pytest.mark.parametrize("during", [False, True])
-def test_an_upgrade_is_followed_between_transactions_with_one_bump(during: bool) -> None:
-    """KAFKA-18227. The features are read again in passing, when they are old."""
-    driver = Driver()
-    for round_trip in range(2):
-        driver.add(P0)
-        driver.manager.produced()
-        operation = driver.manager.commit_transaction()
-        driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
-        driver.manager.acknowledge(operation)
-        if round_trip:
-            break
-        driver.now_ms += 400_000
-        assert driver.poll() == m.ApiVersions()
-        if during:
-            driver.begin()
-        driver.answer(V2)
-        if not during:
-            break
-        assert driver.manager.transaction_version == 1, "fixed within a transaction"
-    assert driver.manager.transaction_version == 2
-    driver.begin()
-    driver.expect(
-        m.InitProducerId("tid", 60_000, False, False, 42, 7), m.InitProducerIdResponse(0, 42, 8), delivered=False
-    )
-    assert driver.manager.may_produce_to(*P0)
-    driver.manager.produced()
-    driver.manager.commit_transaction()
-    driver.expect(m.EndTxn("tid", 42, 8, True, 2), m.EndTxnResponse(0, 42, 9))
-    assert driver.manager.producer_epoch == 9
-
-
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> None:
     driver = Driver()
@@ -262,50 +180,3 @@ def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> N
     assert driver.manager.transaction_version == 1
     assert driver.manager.retry_at_ms is None
     assert driver.poll() is None
-
-
-def test_offsets_are_sent_again_before_the_end_once_an_earlier_request_may_come_late() -> None:
-    """Kafka 3.9's group coordinator refuses the late one and forgets the offsets (docs/internals/late-requests.md)."""
-    driver = Driver()
-    requests: list[m.Request] = []
-
-    def answered(request: m.Request) -> m.Response:
-        match request:
-            case m.FindCoordinator():
-                return m.FindCoordinatorResponse(0, 1, "h", 1)
-            case m.AddOffsetsToTxn():
-                return m.AddOffsetsToTxnResponse(0)
-            case m.TxnOffsetCommit():
-                return m.TxnOffsetCommitResponse((0,))
-            case m.DescribeTransaction():
-                return m.DescribeTransactionResponse(0, "CompleteCommit", 42, 7, -1)
-            case m.InitProducerId():
-                return m.InitProducerIdResponse(0, 42, 8)
-            case _:
-                return m.EndTxnResponse(0)
-
-    def transaction(*, lost: bool) -> list[type[m.Request]]:
-        requests.clear()
-        operation = driver.manager.send_offsets({P0: OffsetAndMetadata(1)}, ConsumerGroupMetadata("g"))
-        for _ in range(2):  # offsets, then the end
-            while not operation.done:
-                driver.now_ms += 100
-                request = driver.poll(delivered=True)
-                assert request is not None
-                requests.append(request)
-                if lost and isinstance(request, m.TxnOffsetCommit):
-                    lost = False
-                    driver.manager.on_no_response(driver.now_ms)
-                else:
-                    driver.answer(answered(request))
-            driver.manager.acknowledge(operation)
-            if operation.name.startswith("send_offsets"):
-                operation = driver.manager.commit_transaction()
-        driver.begin()
-        return [type(request) for request in requests if not isinstance(request, m.FindCoordinator)]
-
-    offsets = [m.AddOffsetsToTxn, m.TxnOffsetCommit]
-    assert transaction(lost=False) == [*offsets, m.EndTxn]
-    assert transaction(lost=True) == [*offsets, m.TxnOffsetCommit, m.EndTxn]
-    assert transaction(lost=False) == [m.DescribeTransaction, m.InitProducerId, *offsets, m.TxnOffsetCommit, m.EndTxn]
-    assert transaction(lost=False) == [*offsets, m.TxnOffsetCommit, m.EndTxn]

@@ -18,15 +18,12 @@ from dualwrite.errors import (
     FatalError,
     FencedCommitOutcomeUnknown,
     FencedError,
-    IllegalStateError,
-    InvalidTxnStateError,
     OutcomeUnknown,
     PreparedTransactionLost,
     UnsupportedByBrokerError,
 )
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import MAX_PRODUCER_ID, PreparedTxnState
-from tests.support.narrowing import current
 
 NODE = 3
 FIND = m.FindCoordinator(m.CoordinatorType.TRANSACTION, "t")
@@ -101,41 +98,6 @@ def error_of(operation: Operation) -> DualWriteError:
 # ---- initialisation ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("two_phase_commit", "keep", "expected"),
-    [
-        # the response to KeepPreparedTxn tells the tier, so it is tried in any case
-        (True, True, m.InitProducerId("t", NO_TIMEOUT, True, True)),
-        (True, False, m.InitProducerId("t", NO_TIMEOUT, True, True)),
-        (False, True, m.InitProducerId("t", 60_000, False, True)),
-        (False, False, m.InitProducerId("t", 60_000, False, False)),
-    ],
-)
-def test_init_asks_for_what_is_configured(two_phase_commit: bool, keep: bool, expected: m.InitProducerId) -> None:
-    driver = Driver(two_phase_commit=two_phase_commit)
-    operation = driver.manager.init_transactions(keep)
-    driver.find_coordinator()
-    if keep:
-        driver.look()
-    outgoing = driver.manager.poll(driver.now_ms, delivered=True)
-    assert outgoing is not None
-    assert outgoing.request == expected
-    assert outgoing.node_id == NODE
-    driver.answer(m.InitProducerIdResponse(0, 42, 7))
-    assert operation.done
-    assert operation.error is None
-    assert driver.manager.state is ProducerState.READY
-    assert (driver.manager.producer_id, driver.manager.producer_epoch) == (42, 7)
-    assert driver.manager.transaction.prepared_state.is_empty
-
-
-def test_one_request_at_a_time() -> None:
-    driver = Driver()
-    driver.manager.init_transactions(False)
-    assert driver.next() == FIND
-    assert driver.next() is None
-
-
 def test_recovery_at_the_epoch_limit_ends_with_the_pair_that_was_handed_out() -> None:
     """KIP-939, example B: the recovering client may be handed 73/MAX."""
     driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 73, 32767, 42, 32766))
@@ -145,51 +107,7 @@ def test_recovery_at_the_epoch_limit_ends_with_the_pair_that_was_handed_out() ->
     assert (driver.manager.producer_id, driver.manager.producer_epoch) == (85, 0)
 
 
-def test_completing_after_a_recovery_that_found_nothing_is_a_no_op_until_the_next_transaction() -> None:
-    driver = Driver().initialised(keep=True)
-    for _ in range(2):
-        operation = driver.manager.complete_transaction(PreparedTxnState("42:6"))
-        assert operation.done
-        assert operation.error is None
-        assert driver.next() is None
-        driver.manager.acknowledge(operation)
-    assert driver.manager.state is ProducerState.READY
-    driver.sent()
-    operation = driver.manager.commit_transaction()
-    driver.next()
-    driver.answer(m.EndTxnResponse(0, 42, 8))
-    driver.manager.acknowledge(operation)
-    with pytest.raises(InvalidTxnStateError):
-        driver.manager.complete_transaction(PreparedTxnState("42:6"))
-
-
-def test_completing_nothing_after_an_ordinary_initialisation_is_refused() -> None:
-    driver = Driver().initialised(keep=False)
-    with pytest.raises(InvalidTxnStateError, match="nothing is prepared"):
-        driver.manager.complete_transaction(PreparedTxnState("42:7"))
-    assert driver.manager.state is ProducerState.READY
-
-
 # ---- the ends of a transaction ----------------------------------------------------------------------------------
-
-
-def test_prepare_sends_nothing_and_gives_the_pair() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.prepare_transaction()
-    assert driver.next(delivered=False) is None
-    assert not current(operation.done)
-    assert current(driver.manager.state) is ProducerState.IN_TRANSACTION
-    assert driver.next() is None
-    assert operation.done
-    assert driver.manager.state is ProducerState.PREPARED_TRANSACTION
-    assert driver.manager.transaction.prepared_state == PreparedTxnState("42:7")
-
-
-def test_no_record_while_a_prepare_is_pending() -> None:
-    driver = Driver().initialised().sent()
-    driver.manager.prepare_transaction()
-    with pytest.raises(IllegalStateError, match="prepare_transaction"):
-        driver.manager.check_send()
 
 
 def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
@@ -239,37 +157,6 @@ def test_an_abort_of_another_transaction_is_followed_by_what_keeps() -> None:
     assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
 
 
-def test_after_a_loss_the_next_transaction_keeps_its_id() -> None:
-    driver = Driver()
-    operation = driver.manager.init_transactions(True)
-    driver.find_coordinator()
-    driver.look()
-    assert isinstance(driver.next(), m.InitProducerId)
-    driver.answer(m.InitProducerIdResponse(35))
-    driver.look()
-    driver.manager.acknowledge(operation)
-    lost = driver.manager.complete_transaction(PreparedTxnState("42:7"), take_over=False)
-    assert driver.next() == driver.end_txn()
-    driver.answer(m.EndTxnResponse(90))
-    driver.look("CompleteAbort", producer_epoch=8)
-    assert isinstance(error_of(lost), PreparedTransactionLost)
-    driver.manager.acknowledge(lost)
-    operation = driver.manager.init_transactions(False)
-    for request, response in (
-        (m.ApiVersions, KIP_939),
-        (m.InitProducerId, m.InitProducerIdResponse(35)),
-        (m.InitProducerId, m.InitProducerIdResponse(0, 42, 9)),
-    ):
-        assert isinstance(driver.next(), request)
-        driver.answer(response)
-    driver.manager.acknowledge(operation)
-    driver.sent().manager.commit_transaction()
-    assert driver.next() == driver.end_txn(epoch=9)
-    driver.answer(m.EndTxnResponse(0, 42, 10))
-    assert driver.manager.state is ProducerState.READY
-    assert driver.manager.producer_epoch == 10
-
-
 def test_backoff_doubles_up_to_its_limit_and_starts_over() -> None:
     driver = Driver().initialised().sent()
     driver.manager.commit_transaction()
@@ -281,81 +168,6 @@ def test_backoff_doubles_up_to_its_limit_and_starts_over() -> None:
         waits.append(driver.manager.retry_at_ms - driver.now_ms)
         driver.now_ms = driver.manager.retry_at_ms
     assert waits == [20, 200, 400, 800, 1000, 1000]
-
-
-def test_a_prepared_transaction_is_not_aborted_because_its_commit_was_refused() -> None:
-    driver = Driver().initialised().sent()
-    preparing = driver.manager.prepare_transaction()
-    assert driver.next() is None
-    driver.manager.acknowledge(preparing)
-    operation = driver.manager.commit_transaction()
-    driver.next()
-    driver.answer(m.EndTxnResponse(120))
-    assert isinstance(error_of(operation), FatalError)
-    assert driver.manager.operation_before_close() is None
-    assert driver.next() is None
-
-
-def test_a_lost_record_fails_the_commit_and_the_abort_bumps_the_epoch() -> None:
-    driver = Driver().initialised()
-    driver.manager.begin_transaction()
-    driver.manager.accepted()
-    operation = driver.manager.commit_transaction()
-    driver.manager.fail_abortable(AbortableError("a record was lost"))
-    assert isinstance(error_of(operation), AbortableError)
-    assert driver.manager.drops_unsent
-    driver.manager.acknowledge(operation)
-    driver.manager.abort_transaction()
-    assert driver.next() == driver.end_txn(committed=False)
-    driver.answer(m.EndTxnResponse(0, 42, 8))
-    assert driver.manager.state is ProducerState.READY
-    assert driver.manager.error is None
-
-
-# ---- calls whose outcome is not known yet -----------------------------------------------------------------------
-
-
-def test_completing_with_another_state_is_another_call() -> None:
-    driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 42, 8, 42, 7))
-    operation = driver.manager.complete_transaction(PreparedTxnState("42:7"))
-    with pytest.raises(IllegalStateError, match="same argument"):
-        driver.manager.complete_transaction(PreparedTxnState("42:6"))
-    driver.next()
-    driver.answer(m.EndTxnResponse(0, 42, 9))
-    assert driver.manager.complete_transaction(PreparedTxnState("42:7")) is operation
-
-
-def test_the_repeated_call_hears_of_a_failure_too() -> None:
-    driver = Driver().initialised().sent()
-    driver.manager.commit_transaction()
-    driver.next()
-    driver.answer(m.EndTxnResponse(90))
-    assert isinstance(error_of(driver.manager.commit_transaction()), FencedError)
-
-
-def test_the_next_call_is_refused_until_the_outcome_is_acknowledged() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.commit_transaction()
-    heard: list[bool] = []
-    operation.listen(lambda: heard.append(True))
-    driver.next()
-    driver.answer(m.EndTxnResponse(0, 42, 8))
-    assert heard == [True]
-    with pytest.raises(IllegalStateError, match="repeat that call"):
-        driver.manager.begin_transaction()
-    driver.manager.acknowledge(operation)
-    driver.manager.begin_transaction()
-
-
-@pytest.mark.parametrize("pending", ["prepare", "offsets"])
-def test_abort_may_replace_what_decides_nothing(pending: str) -> None:
-    driver = Driver().initialised().sent()
-    operation = (
-        driver.manager.prepare_transaction() if pending == "prepare" else driver.manager.send_offsets(OFFSETS, GROUP)
-    )
-    driver.manager.abort_transaction()
-    assert isinstance(error_of(operation), IllegalStateError)
-    assert driver.next() == driver.end_txn(committed=False)
 
 
 # ---- offsets ----------------------------------------------------------------------------------------------------
@@ -389,16 +201,6 @@ def test_an_answer_about_offsets_of_an_aborted_transaction_is_of_no_interest() -
 
 
 # ---- the end of the producer ------------------------------------------------------------------------------------
-
-
-def test_close_wakes_all_waiters_and_ignores_late_responses() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.commit_transaction()
-    driver.next()
-    driver.manager.close(FatalError("closed"))
-    assert isinstance(error_of(operation), FatalError)
-    driver.answer(m.EndTxnResponse(0, 42, 8))
-    assert driver.manager.state is ProducerState.CLOSED
 
 
 def test_before_close_what_is_being_ended_is_waited_for() -> None:
