@@ -112,12 +112,18 @@ def is_interruption(error: BaseException | None) -> bool:
 
 
 class Struck:
-    """The kind of exception that the handler raises next."""
+    """The handler of the signal, which raises once where it is awaited.
+
+    The timer's signal may reach another thread late, when the timer is already off: then the handler does nothing.
+    """
 
     kind: type[BaseException] = SoftTimeLimit
+    is_awaited = False
 
     def __call__(self, *_: object) -> None:
-        raise self.kind
+        if self.is_awaited:
+            self.is_awaited = False
+            raise self.kind
 
 
 def strike(face: Face, struck: Struck) -> None:
@@ -127,14 +133,15 @@ def strike(face: Face, struck: Struck) -> None:
     began_s = time.monotonic()
     try:
         try:
+            struck.is_awaited = True
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1.2 * face.longest_s))
             face.write(face.writer, face.name, face.number)
         finally:
+            struck.is_awaited = False
             signal.setitimer(signal.ITIMER_REAL, 0)
         face.longest_s += 0.05 * (time.monotonic() - began_s - face.longest_s)
         face.told["written"] += 1
     except BaseException as error:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         text = f"{face.number}: {type(error).__name__}: {error}"[:300]
         if not is_interruption(error):
             face.unexpected.append(text)
