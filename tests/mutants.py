@@ -84,7 +84,7 @@ MUTANTS: Final = (
         f"{_CORE}steps.py",
         "if passed_ms < bounded_ms - min(",
         "if True or passed_ms < bounded_ms - min(",
-        "recipes/test_late_take_over.py recipes/test_tiers.py recipes/test_dual_writer.py",
+        "recipes/test_late_take_over.py recipes/test_dual_writer.py",
     ),
     Mutant(f"{_CORE}steps.py", "if not write.database.commit_was_sent:", "if True:", "crash/test_lost_commit.py"),
     Mutant(
@@ -168,7 +168,7 @@ MUTANTS: Final = (
         f"{_CORE}steps.py",
         "await kafka.send((*owned.owed, *ahead)",
         "await kafka.send((*ahead,)",
-        "recipes/test_tiers.py recipes/test_repair_owed.py",
+        "recipes/test_repair_owed.py",
     ),
     Mutant(
         f"{_CORE}steps.py",
@@ -208,7 +208,7 @@ MUTANTS: Final = (
         f"{_CORE}owned_id.py",
         "self.slot.note(owed=())",
         "pass",
-        "recipes/test_tiers.py recipes/test_repair_owed.py",
+        "recipes/test_repair_owed.py",
     ),
     Mutant(
         f"{_CORE}completion.py",
@@ -220,7 +220,7 @@ MUTANTS: Final = (
         f"{_CORE}repair.py",
         "    if end.aborted:\n        return",
         "    if end.committed:\n        return",
-        "recipes/test_tiers.py recipes/test_repair_evidence.py",
+        "recipes/test_repair_evidence.py",
     ),
     Mutant(
         f"{_CORE}repair.py",

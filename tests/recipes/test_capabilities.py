@@ -9,22 +9,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite import Direct, PsycopgDualWriter, dual_write_sessions
+from dualwrite import Direct, dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
+from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction
 from tests.crash.key_value_scenario import KeyValueScenario
-from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, PsycopgScenario, conninfo_of
-from tests.crash.scenario import OrdinaryError
+from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, PsycopgScenario
 from tests.support.databases import PostgresDatabase
 from tests.support.key_value_stores import RocksDbStore, in_directory
 
@@ -54,79 +52,6 @@ def put(tx: PsycopgDualTransaction, scenario: PsycopgScenario, number: int) -> N
 
 
 # ---- @transactional -----------------------------------------------------------------------------------------------
-
-
-def test_calls_on_psycopg_join_and_are_parts(scenario: PsycopgScenario) -> None:
-    with scenario.writer() as writer:
-
-        @writer.transactional
-        def place(tx: PsycopgDualTransaction, number: int) -> int:
-            put(tx, scenario, number)
-            return number
-
-        @writer.transactional(inside="savepoint")
-        def fail(tx: PsycopgDualTransaction, number: int) -> None:
-            put(tx, scenario, number)
-            raise OrdinaryError
-
-        assert place(1) == 1
-        with writer.transaction() as outer:
-            place(2)
-            with pytest.raises(OrdinaryError):
-                fail(3)
-        assert outer.transactional_id is not None
-        with pytest.raises(TransactionDoomedError), writer.transaction():
-            with pytest.raises(ConfigError):
-                raise_inside(writer)
-            place(4)
-        scenario.assert_both_sides_agree("1", "2")
-
-
-def raise_inside(writer: PsycopgDualWriter) -> None:
-    @writer.transactional
-    def joined(tx: PsycopgDualTransaction) -> None:
-        raise ConfigError("swallowed by the block, which is doomed")
-
-    joined()
-
-
-def test_calls_on_psycopg_are_repeated_after_a_conflict(scenario: PsycopgScenario) -> None:
-    conninfo = conninfo_of(scenario.database.url)
-    settings: dict[str, Any] = {"bootstrap_servers": scenario.emulator.bootstrap_servers, "prefix": scenario.topic}
-    tries = 0
-    with PsycopgDualWriter(conninfo, **settings) as pool:
-
-        @pool.transactional(retries=1)
-        def place(tx: PsycopgDualTransaction, number: int) -> None:
-            nonlocal tries
-            tries += 1
-            put(tx, scenario, number)
-            if tries == 1:
-                raise psycopg.errors.SerializationFailure
-
-        place(1)
-    assert tries == 2
-    scenario.assert_both_sides_agree("1")
-
-
-async def test_calls_on_psycopg_in_a_loop(awaited_scenario: AwaitedPsycopgScenario) -> None:
-    scenario = awaited_scenario
-    async with scenario.awaited_writer() as writer:
-
-        @writer.transactional(inside="refuse")
-        async def place(tx: AsyncPsycopgDualTransaction, number: int) -> None:
-            await scenario.insert(tx, number, str(number))
-            tx.send(scenario.topic, key="k", value=str(number))
-
-        @writer.transactional
-        async def twice(tx: AsyncPsycopgDualTransaction) -> None:
-            await asyncio.sleep(0)
-            await place(9)
-
-        await place(1)
-        with pytest.raises(Exception, match="called inside another one"):
-            await twice()
-    scenario.assert_both_sides_agree("1")
 
 
 def test_calls_on_rocksdb_join_and_have_no_savepoints(store: RocksDbStore, emulator: Emulator) -> None:

@@ -12,14 +12,11 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from dualwrite import AsyncDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     IllegalStateError,
-    RowLockTimeoutError,
     StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
@@ -400,56 +397,3 @@ def test_a_row_that_was_written_after_the_snapshot(scenario: Scenario, writer: D
     assert tx is not None
     assert tx.outcome is Outcome.ROLLED_BACK
     scenario.assert_both_sides_agree()
-
-
-def test_a_block_without_a_statement(scenario: Scenario, writer: DualWriter) -> None:
-    """The lock is then the first statement, with which SQLAlchemy sends BEGIN."""
-    with writer.transaction() as tx:
-        tx.send(scenario.topic, key="k", value="alone")
-    assert tx.outcome is Outcome.COMMITTED
-    assert scenario.row() == tx.prepared_state
-    scenario.assert_nothing_open()
-
-
-def test_a_row_that_another_transaction_holds_is_waited_for(scenario: Scenario) -> None:
-    with scenario.writer(lock_timeout_ms=100) as writer:
-        with writer.transaction() as tx:
-            put(tx, scenario, 1)
-        scenario.expected.append("1")
-        with scenario.database.aside.begin() as other:
-            other.exec_driver_sql("SELECT 1 FROM kafka_transaction_state FOR UPDATE")
-            with pytest.raises(RowLockTimeoutError), writer.transaction() as tx:
-                put(tx, scenario, 2)
-        with writer.transaction() as tx:
-            put(tx, scenario, 3)
-    scenario.assert_both_sides_agree("3")
-
-
-# ---- in an event loop -----------------------------------------------------------------------------------------------
-
-
-async def test_in_an_event_loop(scenario: Scenario) -> None:
-    """The same message, and the same refusals."""
-
-    async def write(writer: AsyncDualWriter, number: int, late: str = "SELECT 1") -> None:
-        async with writer.transaction() as tx:
-            begun = tx.session.sync_session.connection()
-            await tx.session.execute(sa.text("SAVEPOINT early"))
-            await tx.session.execute(INSERT, {"id": number, "event_key": "k", "body": str(number)})
-            tx.send(scenario.topic, key="k", value=str(number))
-            event.listen(tx.session.sync_session, "before_commit", lambda session: raw(begun, late))
-
-    engine = create_async_engine(scenario.database.url)
-    servers, own_id = scenario.emulator.bootstrap_servers, scenario.transactional_id
-    async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=own_id) as writer:
-        await write(writer, 1)
-        for statement in ("ROLLBACK", "ROLLBACK; BEGIN"):
-            with pytest.raises(TransactionEndedInsideError):
-                await write(writer, 2, statement)
-        with pytest.raises(StateRowError):
-            await write(writer, 2, "ROLLBACK TO SAVEPOINT early")
-        with pytest.raises(TransactionDoomedError):
-            await write(writer, 2, "SELECT 1 / 0")
-        await write(writer, 3)
-    await engine.dispose()
-    scenario.assert_both_sides_agree("1", "3")

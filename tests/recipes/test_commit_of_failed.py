@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -12,16 +13,16 @@ import pytest
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.asyncpg import driver
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.styles import INSERT
 from tests.recipes.outboxes import outbox_pool, scenario, settings_for
 from tests.support.conditions import until
 from tests.support.databases import event_bodies
 from tests.support.topics import read_topic
+from tests.support.writers import KINDS, closed, entered, got
 
 __all__ = ["scenario"]  # a fixture
 
@@ -43,7 +44,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
         connection = driver.unwrapped(transaction.connection)
         if connection is made.connection:
             made.connection = None
-            if isinstance(connection, psycopg.Connection):
+            if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
                 connection.pgconn.exec_(_FAILS.encode())
             else:
                 with suppress(asyncpg.PostgresError):
@@ -75,30 +76,24 @@ def _in_topic(scenario: PsycopgScenario) -> list[str]:
 
 @STYLE
 @pytest.mark.parametrize("has_records", [True, False], ids=["with records", "without"])
-def test_on_psycopg(scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool) -> None:
-    with PsycopgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario) | style) as pool:
-        for number in (1, 2, 3):
-            with suppress(TransactionDoomedError), pool.transaction() as tx:
-                tx.connection.execute(INSERT.format(number))
-                if has_records or number != 2:
-                    tx.send(scenario.topic, key="k", value=str(number))
-                failing.connection = driver.unwrapped(tx.connection) if number == 2 else None
-            assert (tx.outcome is Outcome.ROLLED_BACK) is (number == 2)
-    assert_on_both_sides(scenario, "1", "3")
-
-
-@STYLE
-@pytest.mark.parametrize("has_records", [True, False], ids=["with records", "without"])
-async def test_on_asyncpg(
-    scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool
+@pytest.mark.parametrize("name", ["psycopg", "psycopg-awaited", "asyncpg-alone"])
+def test_on_a_driver(
+    scenario: PsycopgScenario, failing: Failing, name: str, style: dict[str, object], has_records: bool
 ) -> None:
-    async with AsyncpgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario) | style) as pool:
+    kind = KINDS[name]
+
+    async def write_three() -> None:
+        source = kind.source(scenario.database.url)
+        pool = kind.writer(source, **settings_for(scenario) | style)
         for number in (1, 2, 3):
             with suppress(TransactionDoomedError):
-                async with pool.transaction() as tx:
-                    await tx.connection.execute(INSERT.format(number))
+                async with entered(pool.transaction()) as tx:
+                    await got(kind.execute(tx, INSERT.format(number)))
                     if has_records or number != 2:
                         tx.send(scenario.topic, key="k", value=str(number))
                     failing.connection = driver.unwrapped(tx.connection) if number == 2 else None
             assert (tx.outcome is Outcome.ROLLED_BACK) is (number == 2)
+        await closed(pool, source)
+
+    asyncio.run(write_three()) if kind.is_awaited else blocking.run(write_three())
     assert_on_both_sides(scenario, "1", "3")

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import asyncpg
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -20,7 +22,7 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, Asyn
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import AWAITED
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
-from tests.recipes.faces import INSERT, ON_SQLALCHEMY, Face
+from tests.recipes.faces import INSERT, ON_ASYNCPG, Face
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
 from tests.support.databases import SqliteDatabase, events
@@ -28,8 +30,6 @@ from tests.support.threads import in_threads
 from tests.support.writers import entered, got
 
 # ---- functions and coroutine functions ------------------------------------------------------------------------
-
-OF_EACH = pytest.mark.parametrize("face", ON_SQLALCHEMY, indirect=True)
 
 Steps = Callable[..., Coroutine[Any, Any, Any]]
 """Written as a coroutine function, which a writer for threads is given as a function."""
@@ -57,11 +57,11 @@ def writer_of(face: Face) -> Any:
 
 async def put_with(face: Face, tx: Any, number: int) -> None:
     """One event to both sides."""
-    await got(tx.session.execute(sa.text(INSERT.format(number))))
+    text = INSERT.format(number)
+    await got(tx.session.execute(sa.text(text)) if face.is_on_sqlalchemy else tx.connection.execute(text))
     face.send(tx, str(number))
 
 
-@OF_EACH
 def test_a_call_is_a_dual_write(face: Face) -> None:
     @transactional(face)
     async def place(tx: Any, number: int, *, fails: bool = False) -> str:
@@ -80,7 +80,6 @@ def test_a_call_is_a_dual_write(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1")
 
 
-@OF_EACH
 def test_methods(face: Face) -> None:
     @functools.partial(fitting, face)
     async def step(self: Any, tx: Any, number: int) -> Any:
@@ -104,7 +103,6 @@ def test_methods(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1", "2", "3", "4")
 
 
-@OF_EACH
 def test_calls_inside_a_call_or_a_block_join_it(face: Face) -> None:
     seen: list[Any] = []
 
@@ -130,7 +128,6 @@ def test_calls_inside_a_call_or_a_block_join_it(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1", "2", "3")
 
 
-@OF_EACH
 def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(face: Face) -> None:
     @transactional(face)
     async def inner(tx: Any) -> None:
@@ -149,7 +146,6 @@ def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(face: Fac
     face.scenario.assert_both_sides_agree()
 
 
-@OF_EACH
 def test_a_part_of_a_block_by_a_savepoint_or_by_none(face: Face) -> None:
     @transactional(face, inside="savepoint")
     async def part(tx: Any, number: int, fails: bool) -> None:
@@ -265,10 +261,14 @@ class Conflict(sa.exc.OperationalError):
     """A database's refusal because of other transactions."""
 
     def __init__(self) -> None:
-        class DriverError(Exception):
-            sqlstate = "40P01"
+        super().__init__("UPDATE", {}, psycopg.errors.DeadlockDetected("deadlock detected"))
 
-        super().__init__("UPDATE", {}, DriverError("deadlock detected"))
+
+def conflict_of(face: Face) -> Exception:
+    """Return a database's refusal because of other transactions, as the face's library raises it."""
+    if face.is_on_sqlalchemy:
+        return Conflict()
+    return asyncpg.DeadlockDetectedError() if face.name in ON_ASYNCPG else psycopg.errors.DeadlockDetected()
 
 
 def failing(face: Face, error: BaseException, calls: list[int]) -> Steps:
@@ -283,22 +283,17 @@ def failing(face: Face, error: BaseException, calls: list[int]) -> Steps:
     return steps
 
 
-@pytest.mark.parametrize(
-    ("retries", "error"),
-    [(1, Conflict()), (0, Conflict()), (5, InjectedError())],
-    ids=["too often", "not", "no conflict"],
-)
-@OF_EACH
-def test_what_is_not_tried_again(face: Face, retries: int, error: BaseException) -> None:
+@pytest.mark.parametrize("retries", [1, 0, 5], ids=["too often", "not", "no conflict"])
+def test_what_is_not_tried_again(face: Face, retries: int) -> None:
+    error = InjectedError() if retries == 5 else conflict_of(face)
     with pytest.raises(type(error)):
         face.run(transactional(face, retries=retries)(failing(face, error, []))())
     face.scenario.assert_both_sides_agree()
 
 
-@OF_EACH
 def test_only_the_outermost_call_tries_a_conflict_again(face: Face) -> None:
     calls: list[int] = []
-    inner = transactional(face, retries=9)(failing(face, Conflict(), calls))
+    inner = transactional(face, retries=9)(failing(face, conflict_of(face), calls))
 
     @transactional(face, retries=2)
     async def outer(tx: Any) -> None:

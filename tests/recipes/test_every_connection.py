@@ -34,9 +34,6 @@ from tests.crash.scenario import OrdinaryError
 from tests.recipes.faces import FACES, INSERT, ON_ASYNCPG, ON_DRIVERS, ON_PSYCOPG, ON_SQLALCHEMY, OWN, Face
 from tests.support.databases import unique
 
-Faces = tuple[str, ...]
-
-
 def on(*faces: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("face", faces, indirect=True)
 
@@ -376,7 +373,7 @@ def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(face: Face
     face.scenario.assert_both_sides_agree()
 
 
-@on(*ON_DRIVERS)
+@on("postgres", "asyncio psycopg", "asyncio asyncpg", *ON_DRIVERS)
 def test_a_locked_row_times_out_with_a_sentence(face: Face) -> None:
     face.writer.recover()
     with face.scenario.writer(lock_timeout_ms=30) as other:

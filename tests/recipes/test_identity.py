@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,22 +14,20 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sqlalchemy import tables
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import Crash, crash_at
@@ -36,6 +35,7 @@ from tests.support.conditions import until
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, events, unique
 from tests.support.servers.mariadb import MariaDbServer
 from tests.support.topics import read_topic
+from tests.support.writers import KINDS, Kind, closed, entered, got
 
 TOPIC = "events"
 
@@ -234,63 +234,42 @@ def test_a_temporary_or_unlogged_table_is_no_state_table(servers: str, tenants: 
         writer.recover()
 
 
-def test_a_block_that_sets_search_path_decides_in_the_pinned_table(servers: str, tenants: sa.URL) -> None:
+@pytest.mark.parametrize("named", [{"transactional_id": "t"}, {"prefix": "p", "max_writers": 1}], ids=["id", "pool"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_block_that_sets_search_path_decides_in_the_pinned_table(
+    servers: str, tenants: sa.URL, kind: Kind, named: dict[str, Any]
+) -> None:
     """And its own statements go where it says."""
     create_state_table(engine_of(tenants), "b")
-    url = in_schema(tenants, "b")
-    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
-    with DualWriter(engine_of(url), **settings) as writer:
-        for number in range(2):
-            with writer.transaction() as tx:
-                tx.connection.exec_driver_sql("SET search_path = b")
-                tx.connection.exec_driver_sql(f"INSERT INTO items VALUES ('{number}')")
-                tx.send(TOPIC, value=f"sqlalchemy {number}")
-    with PsycopgDualWriter(conninfo_of(url), **settings) as psycopg_writer:
-        for number in range(2):
-            with psycopg_writer.transaction() as psycopg_tx:
-                psycopg_tx.connection.execute("SET search_path = b")
-                psycopg_tx.send(TOPIC, value=f"psycopg {number}")
-        with psycopg.connect(conninfo_of(url)) as connection, psycopg_writer.transaction(connection) as psycopg_tx:
-            psycopg_tx.send(TOPIC, value="psycopg, the caller's")
-    assert len(in_topic(servers)) == 5
-    assert rows(tenants, "a") != [""]
-    assert rows(tenants, "b") == []
 
+    async def write_two() -> None:
+        source = kind.source(in_schema(tenants, "b"))
+        writer = kind.writer(source, bootstrap_servers=servers, schema="a", **named)
+        for number in range(2):
+            async with entered(writer.transaction()) as tx:
+                await got(kind.execute(tx, "SET search_path = b"))
+                await got(kind.execute(tx, f"INSERT INTO items VALUES ('{number}')"))
+                tx.send(TOPIC, value=str(number))
+        await closed(writer, source)
 
-def test_a_block_of_a_pool_that_sets_search_path(servers: str, tenants: sa.URL) -> None:
-    create_state_table(engine_of(tenants), "b")
-    url = in_schema(tenants, "b")
-    settings: dict[str, Any] = {"bootstrap_servers": servers, "prefix": "p", "schema": "a", "max_writers": 1}
-    with DualWriter(engine_of(url), **settings) as pool:
-        for _ in range(2):
-            with pool.transaction() as tx:
-                tx.connection.exec_driver_sql("SET search_path = b")
-                tx.send(TOPIC, value="x")
-    with PsycopgDualWriter(conninfo_of(url), **settings) as psycopg_pool:
-        for _ in range(2):
-            with psycopg_pool.transaction() as psycopg_tx:
-                psycopg_tx.connection.execute("SET search_path = b")
-                psycopg_tx.send(TOPIC, value="x")
-    assert len(in_topic(servers)) == 4
+    asyncio.run(write_two()) if kind.is_awaited else blocking.run(write_two())
+    assert in_topic(servers) == ["0", "1"]
     assert rows(tenants, "a") not in ([], [""])
     assert rows(tenants, "b") == []
+    with engine_of(tenants).connect() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM b.items").scalar() == 2
 
 
-async def test_awaited_blocks_that_set_search_path(servers: str, tenants: sa.URL) -> None:
+def test_a_block_on_a_connection_whose_search_path_is_another_one(servers: str, tenants: sa.URL) -> None:
     create_state_table(engine_of(tenants), "b")
-    url = in_schema(tenants, "b")
-    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
-    engine = create_async_engine(url, poolclass=sa.NullPool)
-    async with AsyncDualWriter(engine, **settings) as writer, writer.transaction() as tx:
-        await (await tx.session.connection()).exec_driver_sql("SET search_path = b")
+    dsn = conninfo_of(in_schema(tenants, "b"))
+    with (
+        PsycopgDualWriter(dsn, bootstrap_servers=servers, transactional_id="t", schema="a") as writer,
+        psycopg.connect(dsn) as connection,
+        writer.transaction(connection) as tx,
+    ):
         tx.send(TOPIC, value="x")
-    async with AsyncPsycopgDualWriter(conninfo_of(url), **settings) as psycopg_writer:
-        for _ in range(2):
-            async with psycopg_writer.transaction() as psycopg_tx:
-                await psycopg_tx.connection.execute("SET search_path = b")
-                psycopg_tx.send(TOPIC, value="x")
-    await engine.dispose()
-    assert len(in_topic(servers)) == 3
+    assert rows(tenants, "a") != [""]
     assert rows(tenants, "b") == []
 
 

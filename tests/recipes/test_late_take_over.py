@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final
 
 import pytest
@@ -21,7 +21,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import Crash, crash_at
-from tests.producer.tiers import World, by_stored_pair, every_tier, on
+from tests.producer.tiers import World, bounded, by_stored_pair, every_tier, on
 from tests.recipes.repairs import acknowledge
 from tests.recipes.test_repair import store
 from tests.recipes.tiers import die, forget_manifest, rows, world, write, writer_of
@@ -103,6 +103,51 @@ def assert_lost_at_every_recovery(world: World, engine: sa.Engine) -> None:
     for _ in range(3):
         with writer_of(world, engine) as writer, pytest.raises(PreparedTransactionLost):
             writer.recover()
+
+
+# ---- on brokers of every tier: a crash, and a loss
+
+
+@every_tier
+@pytest.mark.parametrize("at", list(PausePoint))
+def test_a_crash_at_any_point_leaves_both_sides_agreed(world: World, store: Database, at: PausePoint) -> None:
+    with writer_of(world, store.aside) as writer:
+        write(writer, "before")
+    with suppress(Crash):  # some points are not reached
+        die(world, store.aside, at, "crashed")
+    with writer_of(world, store.aside) as writer:
+        writer.recover()
+        writer.recover()
+        write(writer, "later")
+    assert sorted(world.committed()) == rows(store.aside)
+    assert {"before", "later"} <= set(rows(store.aside))
+
+
+@bounded
+def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World, store: Database) -> None:
+    def pause(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT and "lost" in rows(store.aside):
+            world.abort_by_timeout()
+            forget_manifest(store.aside)
+
+    with writer_of(world, store.aside, pause=pause) as writer:
+        write(writer, "before")
+        with pytest.raises(PreparedTransactionLost) as raised:
+            write(writer, "lost")
+        assert writer.state is SlotState.IN_DOUBT
+        assert writer.in_doubt == PreparedTxnState(raised.value.prepared_state)
+        for _ in range(2):
+            with pytest.raises(PreparedTransactionLost):
+                write(writer, "refused")
+            with pytest.raises(PreparedTransactionLost):
+                writer.recover()
+    with writer_of(world, store.aside) as another, pytest.raises(PreparedTransactionLost):
+        another.recover()
+    assert rows(store.aside) == ["before", "lost"]
+    world.ready(transactional_id=kafka_id_of(store.aside, "tid")).close()  # an operator has dealt with it
+    with writer_of(world, store.aside) as writer:
+        write(writer, "later")
+    assert world.committed() == ["before", "later"]
 
 
 # ---- an owner that is idle ----------------------------------------------------------------------------------------

@@ -50,10 +50,6 @@ QUIET: Final = Outbox(publishes=False)
 # ---- tools ----------------------------------------------------------------------------------------------------------
 
 
-def is_commit(request: bytes) -> bool:
-    return b"COMMIT" in request
-
-
 def execute(scenario: PsycopgScenario, sql: str, **values: Any) -> Any:
     """Execute a statement as an operator, past every fault, and return its first value, if it has rows."""
     with scenario.database.aside.begin() as connection:

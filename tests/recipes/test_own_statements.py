@@ -1,25 +1,32 @@
-"""Our statements under SQLAlchemy use none of the adapters that the application has registered."""
+"""Our statements use none of the adapters that the application has registered, and no encoding of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import psycopg
 import psycopg2.extensions  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
+from psycopg import sql
 from psycopg.adapt import Loader
+from psycopg.rows import dict_row
 from psycopg.types.string import StrDumper
 from pymysql.constants import FIELD_TYPE
 from sqlalchemy import event
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import Scenario
+from tests.recipes.faces import INSERT
 from tests.support.conditions import until
-from tests.support.databases import Database, unique
+from tests.support.databases import Database, PostgresDatabase, unique
 from tests.support.topics import read_topic
 
 
@@ -102,3 +109,38 @@ def test_our_own_statements_use_nothing_of_the_application(
     scenario.assert_both_sides_agree("1", "2")
     report = RecoveryService(adapted, prefix="", bootstrap_servers=kafka).recover()
     assert not report.left
+
+
+# ---- on psycopg alone -----------------------------------------------------------------------------------------------
+
+
+def _with_adapters(conninfo: str) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(conninfo, row_factory=dict_row)
+    _of_psycopg(connection, None)
+    return connection
+
+
+def _in_sql_ascii(conninfo: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(conninfo, client_encoding="SQL_ASCII")
+
+
+@pytest.mark.parametrize("connect", [_with_adapters, _in_sql_ascii])
+@pytest.mark.parametrize(
+    "settings", [{"transactional_id": "é"}, {"prefix": "é"}, {"prefix": "é", "delivery": Outbox(linger_ms=1)}]
+)
+def test_on_psycopg_too(
+    postgres: PostgresDatabase,
+    emulator: Emulator,
+    settings: dict[str, Any],
+    connect: Callable[[str], psycopg.Connection[Any]],
+) -> None:
+    scenario = PsycopgScenario(postgres, emulator)
+    kafka = emulator.bootstrap_servers
+    source = partial(connect, conninfo_of(postgres.url))
+    with PsycopgDualWriter(source, bootstrap_servers=kafka, **settings) as writer:
+        for number in (1, 2):
+            with writer.transaction() as tx:
+                tx.connection.execute(sql.SQL(INSERT.format(number)))
+                tx.send(scenario.topic, key="k", value=str(number))
+        writer.recover()
+    scenario.assert_both_sides_agree("1", "2")

@@ -11,17 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.adapt import Loader
-from psycopg.rows import dict_row
-from psycopg.types.string import StrDumper
 from psycopg_pool import ConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.delivery import Outbox
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
-    InvalidRecordError,
     StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
@@ -48,7 +43,7 @@ from tests.crash.scenario import (
     event_texts,
     write_events,
 )
-from tests.support.databases import PostgresDatabase, unique
+from tests.support.databases import PostgresDatabase
 
 
 @pytest.fixture
@@ -81,52 +76,6 @@ def break_a_statement(connection: psycopg.Connection) -> None:
 
 
 # -- where connections come from --
-
-
-class _Loader(Loader):
-    def load(self, data: Any) -> str:
-        return f"loaded {bytes(data)!r}"
-
-
-class _Dumper(StrDumper):
-    def dump(self, obj: str) -> bytes:
-        return b"dumped"
-
-
-def with_other_adapters(conninfo: str) -> psycopg.Connection[Any]:
-    connection = psycopg.connect(conninfo, row_factory=dict_row)
-    for name in ("text", "varchar", "name", "int4", "int8", "bool", "bytea"):
-        connection.adapters.register_loader(name, _Loader)
-    connection.adapters.register_dumper(str, _Dumper)
-    return connection
-
-
-def in_sql_ascii(conninfo: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(conninfo, client_encoding="SQL_ASCII")
-
-
-@pytest.mark.parametrize("connect", [with_other_adapters, in_sql_ascii])
-def test_our_own_statements_use_nothing_of_the_caller(
-    scenario: PsycopgScenario, connect: Callable[[str], psycopg.Connection[Any]]
-) -> None:
-    def made() -> psycopg.Connection[Any]:
-        return connect(conninfo_of(scenario.database.url))
-
-    kafka = scenario.emulator.bootstrap_servers
-    writers: list[PsycopgDualWriter] = [
-        writer_on(made, scenario),
-        PsycopgDualWriter(made, prefix=unique("é"), bootstrap_servers=kafka),
-        PsycopgDualWriter(made, prefix=unique("é"), delivery=Outbox(linger_ms=1), bootstrap_servers=kafka),
-    ]
-    for at, writer in enumerate(writers):
-        with writer:
-            for number in (2 * at, 2 * at + 1):
-                with writer.transaction() as tx:
-                    tx.connection.execute(sql.SQL(INSERT.replace("%s", "{}")).format(number, sql.Literal(number)))
-                    tx.send(scenario.topic, key="k", value=str(number))
-                scenario.expected.append(str(number))
-            writer.recover()
-    scenario.assert_both_sides_agree()
 
 
 def test_a_failure_to_close_does_not_replace_the_error_of_a_block(
@@ -186,17 +135,6 @@ def test_a_pool_gets_its_connection_back_as_it_was(scenario: PsycopgScenario) ->
             connection.execute("SELECT 1")
 
 
-def test_connections_of_a_pool_that_went_away_are_replaced(scenario: PsycopgScenario) -> None:
-    with ConnectionPool(conninfo_of(scenario.database.engine.url), min_size=2, max_size=2) as pool:
-        pool.wait()
-        with writer_on(pool, scenario) as writer:
-            writer.recover()
-            scenario.database.cut()
-            with writer.transaction() as tx:
-                put(tx, scenario, 1)
-    scenario.assert_both_sides_agree("1")
-
-
 def test_the_transaction_is_as_the_connection_says(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
@@ -211,9 +149,6 @@ def test_the_transaction_is_as_the_connection_says(
     scenario.assert_both_sides_agree("1")
 
 
-# -- the meaning of a block --
-
-
 # -- savepoints --
 
 
@@ -222,38 +157,9 @@ def roll_back(transaction: psycopg.Transaction) -> None:
     raise psycopg.Rollback(transaction)
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
+def test_a_refused_commit_is_not_taken_back_with_its_savepoint(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter
 ) -> None:
-    with writer.transaction(connection) as tx:
-        put(tx, scenario, 1)
-        with tx.connection.transaction():
-            put(tx, scenario, 2)
-            with pytest.raises(OrdinaryError), tx.connection.transaction("named"):
-                put(tx, scenario, 3)
-                raise OrdinaryError
-            put(tx, scenario, 4)
-        with tx.connection.transaction() as nested:
-            put(tx, scenario, 5)
-            roll_back(nested)
-        with tx.connection.transaction(force_rollback=True):
-            put(tx, scenario, 6)
-        with pytest.raises(psycopg.errors.UniqueViolation), tx.connection.transaction():
-            tx.send(scenario.topic, value="7")
-            break_a_statement(tx.connection)
-        put(tx, scenario, 8)
-    scenario.assert_both_sides_agree("1", "2", "4", "8")
-
-
-def test_a_part_that_may_fail_by_itself(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    """A record that was refused in it is taken back with it; a refused commit is not."""
-    with writer.transaction() as tx:
-        put(tx, scenario, 1)
-        with pytest.raises(InvalidRecordError), tx.savepoint() as part:
-            put(part, scenario, 2)
-            part.send(scenario.topic, value=5)
-        put(tx, scenario, 3)
-    scenario.expected += ["1", "3"]
     with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
         with pytest.raises(TransactionEndedInsideError), tx.savepoint():
             tx.connection.commit()
@@ -380,28 +286,6 @@ def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
             put(tx, scenario, 1)
         assert tx.outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree("1")
-
-
-def test_a_failed_transaction_that_is_asked_to_commit_is_told_by_its_answer(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PostgreSQL answers ROLLBACK and no error."""
-    writer.recover()
-    genuine = PsycopgTransaction.commit
-
-    async def fail_before(transaction: PsycopgTransaction) -> None:
-        raw(transaction.connection, "SELECT 1/0")
-        await genuine(transaction)
-
-    monkeypatch.setattr(PsycopgTransaction, "commit", fail_before)
-    for send in (True, False):
-        with pytest.raises(TransactionDoomedError, match="had failed before"), writer.transaction() as tx:
-            tx.connection.execute(INSERT, (1, "1"))
-            if send:
-                tx.send(scenario.topic, value="1")
-        assert tx.outcome is Outcome.ROLLED_BACK
-    assert writer.state is SlotState.READY
-    scenario.assert_both_sides_agree()
 
 
 def test_a_connection_that_the_server_has_ended_gets_no_commit(

@@ -166,13 +166,6 @@ def test_records_go_with_what_is_not_committed(scenario: Scenario, sessions: Ses
     scenario.assert_both_sides_agree("2")
 
 
-def test_an_exception_in_the_block_of_a_sessionmaker(scenario: Scenario, sessions: Sessions) -> None:
-    with pytest.raises(InjectedError), sessions.begin() as session:
-        put(session, scenario, 1)
-        raise InjectedError
-    scenario.assert_both_sides_agree()
-
-
 def test_a_failed_flush_takes_the_records_with_it(scenario: Scenario, sessions: Sessions) -> None:
     with sessions() as session:
         put(session, scenario, 1)
@@ -648,13 +641,6 @@ def test_a_swallowed_statement_error_dooms_the_transaction(scenario: Scenario, s
     scenario.assert_both_sides_agree("1", "3")
 
 
-def test_a_two_phase_session_is_refused(scenario: Scenario, sessions: Sessions) -> None:
-    if isinstance(scenario.database, SqliteDatabase):
-        pytest.skip("SQLite has no two-phase transactions")
-    with sessions(twophase=True) as session, pytest.raises(IllegalStateError, match="twophase"):
-        send(session, scenario.topic, value="1")
-
-
 def test_an_autocommit_session_is_refused(scenario: Scenario, sessions: Sessions) -> None:
     autocommit = scenario.database.engine.execution_options(isolation_level="AUTOCOMMIT")
     with sessions(bind=autocommit) as session, pytest.raises(IllegalStateError, match="autocommit"):
@@ -774,18 +760,3 @@ def test_a_session_that_is_forgotten_takes_its_records_with_it(scenario: Scenari
     with sessions.begin() as other:
         put(other, scenario, 1)
     scenario.assert_both_sides_agree("1")
-
-
-def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(scenario: Scenario, sessions: Sessions) -> None:
-    if scenario.database.engine.dialect.name != "postgresql":
-        pytest.skip("its drivers do not let several statements through at once")
-    with sessions() as session:
-        put(session, scenario, 1)
-        session.flush()
-        driver: Any = session.connection().connection.driver_connection
-        driver.pgconn.exec_(b"ROLLBACK; BEGIN")
-        put(session, scenario, 2)
-        with pytest.raises(TransactionEndedInsideError, match="was ended bypassing SQLAlchemy"):
-            session.commit()
-        session.rollback()
-    scenario.assert_both_sides_agree()

@@ -15,10 +15,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy import sessions as of_sessions
 from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
@@ -56,37 +54,6 @@ async def put(session: AsyncSession, awaited: AwaitedScenario, number: int) -> N
     """One event to both sides."""
     session.add(Event(number))
     await send(session, awaited.topic, key="k", value=str(number))
-
-
-async def test_every_form_of_a_transaction(awaited: AwaitedScenario, sessions: Sessions) -> None:
-    async with sessions.begin() as session:
-        await put(session, awaited, 1)
-    async with sessions() as session:
-        async with session.begin():
-            await put(session, awaited, 2)
-        await put(session, awaited, 3)
-        async with session.begin_nested():
-            await put(session, awaited, 4)
-        write = await current_dual_write(session)
-        await session.commit()
-        assert write.outcome is Outcome.COMMITTED
-        await put(session, awaited, 5)
-        await session.run_sync(Session.commit)
-    awaited.assert_both_sides_agree("1", "2", "3", "4", "5")
-
-
-async def test_sessions_without_records_are_ordinary(
-    awaited: AwaitedScenario, sessions: Sessions, writer: AsyncDualWriter
-) -> None:
-    async with sessions() as session:
-        session.add(Event(1))
-        await session.commit()
-        assert (await session.get_one(Event, 1)).body == "1"
-    assert writer.state is SlotState.NEW
-    assert not awaited.emulator.transactions()
-    async with sessions.begin() as session:
-        await session.delete(await session.get_one(Event, 1))
-    awaited.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("ending", ["rollback", "close", "exception", "savepoint"])
@@ -144,19 +111,6 @@ async def test_a_scoped_session_and_a_class_of_sessions(
         with pytest.raises(IllegalStateError, match="no writer sends to Kafka for this Session"):
             await send(another, awaited.topic, value="3")
     awaited.assert_both_sides_agree("1", "2")
-
-
-async def test_a_swallowed_statement_error_dooms_the_transaction(awaited: AwaitedScenario, sessions: Sessions) -> None:
-    async with sessions.begin() as session:
-        await put(session, awaited, 1)
-    async with sessions() as session:
-        await send(session, awaited.topic, value="2")
-        with pytest.raises(sa.exc.IntegrityError):
-            await session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
-        with pytest.raises(TransactionDoomedError):
-            await session.commit()
-        await session.rollback()
-    awaited.assert_both_sides_agree("1")
 
 
 async def test_a_session_of_a_block_adds_to_the_block(
