@@ -30,9 +30,7 @@ def run(producer: Producer, *values: str) -> None:
         producer.complete_transaction(producer.prepare_transaction())
 
 
-def test_a_lost_record_fails_the_prepare(
-    producer: Producer, emulator: Emulator, read_committed: ReadCommitted
-) -> None:
+def test_a_lost_record_fails_the_prepare(producer: Producer, emulator: Emulator, read_committed: ReadCommitted) -> None:
     emulator.faults.add(Fault(api="Produce", action=Error(87)))
     producer.begin_transaction()
     future = producer.send("orders", "lost")

@@ -34,6 +34,7 @@ from tests.crash.scenario import OrdinaryError
 from tests.recipes.faces import FACES, INSERT, ON_ASYNCPG, ON_DRIVERS, ON_PSYCOPG, ON_SQLALCHEMY, OWN, Face
 from tests.support.databases import unique
 
+
 def on(*faces: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("face", faces, indirect=True)
 
