@@ -125,6 +125,13 @@ class Heard:
             block(writer, topic=self._topic)
         return {refused.type}
 
+    def assert_a_pool_says(self, name: str, error: type[DualWriteError]) -> None:
+        servers = self._broker.bootstrap_servers
+        with DualWriter(self._store.aside, prefix="pooled", bootstrap_servers=servers) as pool:
+            with pytest.raises(error):
+                block(pool, topic=self._topic)
+            assert str(pool.status.problem).startswith(f"{name}: {error.__name__}: ")
+
     def assert_by_row(self, name: str, error: type[DualWriteError]) -> None:
         for _ in range(2):
             assert self.doctor() == {f"{name}: {ID}"}
@@ -190,11 +197,7 @@ def test_a_copied_database(call: Call, postgres: PostgresDatabase, profile: Prof
         assert heard.doctor() == {"moved-database"}
         assert heard.recover().code == 1
         assert heard.refusals() == {DatabaseMovedError}
-        where: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers}
-        with DualWriter(postgres.aside, prefix="pooled", **where) as pool:
-            with pytest.raises(DatabaseMovedError), pool.transaction() as tx:
-                tx.send(TOPIC, value="x")
-            assert str(pool.status.problem).startswith("moved-database: DatabaseMovedError: ")
+        heard.assert_a_pool_says("moved-database", DatabaseMovedError)
 
 
 @every_profile
@@ -211,11 +214,7 @@ def test_no_write_on_the_id(call: Call, database: Database, profile: Profile) ->
         done = heard.recover("--json", "--apply")
         assert done.code == 1
         assert "this client has no WRITE on the transactional id" in done.document["unseen"][0]
-        where: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers}
-        with DualWriter(database.aside, prefix="pooled", **where) as pool:
-            with pytest.raises(AuthorizationError), pool.transaction() as tx:
-                tx.send(TOPIC, value="x")
-            assert str(pool.status.problem).startswith("right: AuthorizationError: ")
+        heard.assert_a_pool_says("right", AuthorizationError)
 
 
 @every_profile

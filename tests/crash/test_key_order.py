@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
@@ -28,6 +30,7 @@ KILLS = 4
 BETWEEN_KILLS = 30
 OUTAGES = 3
 TOPIC = "accounts"
+OUTBOX: dict[str, Any] = {"delivery": Outbox()}
 
 
 @pytest.fixture
@@ -71,18 +74,41 @@ def write_under_kills(database: PostgresDatabase, emulator: Emulator, settings: 
                 wait_for_more(database)
 
 
-@pytest.mark.parametrize("settings", [{}, {"delivery": Outbox()}], ids=["direct", "outbox"])
+@pytest.mark.parametrize("settings", [{}, OUTBOX], ids=["direct", "outbox"])
 def test_the_order_of_a_key_is_that_of_the_commits(
     accounts: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]
 ) -> None:
     emulator.create_topic(TOPIC, 2)
     write_under_kills(accounts, emulator, settings)
-    assert_in_order(accounts, emulator, settings)
-    ids = {transaction.transactional_id for transaction in emulator.transactions()}
-    if "delivery" in settings:
-        assert ids == {kafka_id_of(accounts.engine, outbox_id_of(PREFIX))}
+    if settings is OUTBOX:
+        assert_in_order_by_the_outbox(accounts, emulator)
     else:
-        assert len(ids) >= 2, "one transactional id alone is always in order"
+        assert_in_order(accounts, emulator, settings)
+        assert len(emulator.transactions()) >= 2, "one transactional id alone is always in order"
+
+
+def test_a_publisher_that_is_killed_and_replaced(accounts: PostgresDatabase, emulator: Emulator) -> None:
+    emulator.create_topic(TOPIC)
+    with working(accounts, emulator, {"delivery": Outbox(publishes=False)}):
+        for _ in range(KILLS):
+            with working(accounts, emulator, OUTBOX):
+                goal = records(emulator) + BETWEEN_KILLS
+                until(lambda: records(emulator) >= goal)  # noqa: B023 - called before the next round
+    assert_in_order_by_the_outbox(accounts, emulator)
+
+
+def test_a_publisher_that_is_frozen_for_longer_than_its_lease(accounts: PostgresDatabase, emulator: Emulator) -> None:
+    """It may hold the row, so that the other one has to wait for it; it may also be fenced, and lead again."""
+    emulator.create_topic(TOPIC)
+    with working(accounts, emulator, OUTBOX) as first, working(accounts, emulator, OUTBOX) as second:
+        until(lambda: records(emulator) >= BETWEEN_KILLS)
+        for process in (first, second) * KILLS:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGSTOP)
+            wait_for_leases(accounts)
+            os.kill(process.pid, signal.SIGCONT)
+            wait_for_more(accounts)
+    assert_in_order_by_the_outbox(accounts, emulator)
 
 
 def test_the_order_of_a_key_survives_outages_of_kafka(accounts: PostgresDatabase, emulator: Emulator) -> None:
@@ -119,6 +145,22 @@ def assert_in_order(database: PostgresDatabase, emulator: Emulator, settings: di
         until(lambda: sum(map(len, published(emulator).values())) >= sum(versions(database).values()))
         in_database = versions(database)
     assert published(emulator) == {owner: list(range(1, last + 1)) for owner, last in in_database.items()}
+
+
+def assert_in_order_by_the_outbox(database: PostgresDatabase, emulator: Emulator) -> None:
+    assert_in_order(database, emulator, OUTBOX)
+    ids = {transaction.transactional_id for transaction in emulator.transactions()}
+    assert ids == {kafka_id_of(database.engine, outbox_id_of(PREFIX))}
+
+
+def records(emulator: Emulator) -> int:
+    return sum(map(len, published(emulator).values()))
+
+
+def wait_for_leases(database: PostgresDatabase) -> None:
+    """Wait until every lease would have expired that was not renewed since; by the database's clock."""
+    with database.aside.connect() as connection:
+        connection.exec_driver_sql(f"SELECT pg_sleep({2 * LEASE_MS / 1000})")
 
 
 def decided_by_a_dead_process(accounts: PostgresDatabase, emulator: Emulator) -> DualWriter:

@@ -10,20 +10,15 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown, TransactionEndedInsideError
-from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.recipes.sql.outbox_elsewhere import OF_MYSQL
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import Scenario
-from tests.crash.test_outbox_kills import recover, run_and_kill
-from tests.producer.tiers import TIERS, World
 from tests.recipes.outboxes import (
     assert_published,
     elsewhere,
@@ -33,11 +28,10 @@ from tests.recipes.outboxes import (
     settings_for,
     waiting,
 )
-from tests.recipes.pools import QUIET_LEASE_MS, put, read, write
-from tests.recipes.repairs import delete_records
+from tests.recipes.pools import QUIET_LEASE_MS, put, write
 from tests.recipes.test_outbox_lost_commits import before_first_question, outbox_writes
 from tests.support.conditions import until
-from tests.support.databases import MariaDbDatabase, SqliteDatabase, event_bodies
+from tests.support.databases import MariaDbDatabase, event_bodies
 from tests.support.narrowing import current
 from tests.support.servers.mariadb import MariaDbServer
 
@@ -233,26 +227,6 @@ def test_blocks_of_one_row_are_published_in_the_order_of_their_commits(on_mariad
     assert in_order(scenario) == [str(number) for number in range(1, 9 * BLOCKS + 1)]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_block_that_keeps_a_snapshot(on_mariadb: Scenario, level: Any) -> None:
-    """Blocks that others publish and delete meanwhile do not matter to it."""
-    scenario = on_mariadb
-    engine = sa.create_engine(scenario.database.url, isolation_level=level)
-    with DualWriter(engine, **settings_for(scenario)) as pool:
-        write(pool, scenario, 1)
-        with pool.transaction() as tx:
-            read(tx, "SELECT 1")
-            read(tx, "SELECT id FROM events WHERE id = 1")
-            for number in (2, 3):
-                with ThreadPoolExecutor(1) as other:
-                    other.submit(write, pool, scenario, number).result()
-            until(lambda: waiting(scenario) == 0)
-            put(tx, scenario, 4)
-        assert tx.outcome is Outcome.STORED
-        assert_published(scenario, 1, 2, 3, 4)
-    engine.dispose()
-
-
 def test_an_open_block_keeps_no_batch_waiting(on_mariadb: Scenario) -> None:
     """InnoDB would wait for its row if it scanned the table to delete a large batch."""
     scenario = on_mariadb
@@ -346,34 +320,3 @@ def test_a_procedure_that_commits_and_goes_on_keeps_the_records(on_mariadb: Scen
             tx.send(scenario.topic, key="k", value="2")
         assert tx.outcome is Outcome.STORED
         assert_published(scenario, 1, 2)
-
-
-# ---- publishers that die --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tier", [Tier.BOUNDED, Tier.BOUNDED_V1], ids=lambda tier: tier.name)
-@pytest.mark.parametrize("point", [PausePoint.AFTER_PREPARE, PausePoint.AFTER_DATABASE_COMMIT])
-@pytest.mark.parametrize("has_log", [True, False], ids=["log", "rows"])
-@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
-def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
-    request: pytest.FixtureRequest, kind: str, tier: Tier, point: PausePoint, has_log: bool
-) -> None:
-    """The decided batch is published again, from the log or from its rows."""
-    if tier is Tier.BOUNDED_V1 and not has_log:
-        pytest.skip("no coordinator proves an abort there")
-    database: MariaDbDatabase | SqliteDatabase = request.getfixturevalue(kind)
-    with Emulator(config=TIERS[tier], clock=VirtualClock()) as emulator:
-        scenario = elsewhere(database, emulator)
-        emulator.set_config({"retention.ms": "-1"}, topic=scenario.topic)
-        style = "MariaDbThreads" if kind == "mariadb" else "SqliteThreads"
-        run_and_kill(scenario, point, "--publisher", style=style)
-        World(emulator, tier).abort_by_timeout()
-        if not has_log:
-            delete_records(emulator.bootstrap_servers, scenario.topic)
-        with outbox_pool(scenario) as successor:
-            found = recover(scenario, successor)
-            is_again = point is PausePoint.AFTER_DATABASE_COMMIT
-            assert [each.outcome for each in found if each.outcome is Outcome.REPAIRED] == [Outcome.REPAIRED] * is_again
-            for number in (8, 9):
-                write(successor, scenario, number)
-            assert_published(scenario, *event_bodies(scenario.database))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,6 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.plan import Action
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash import outbox_worker
 from tests.crash.killed import run_until_killed
 from tests.crash.outbox_worker import BLOCKS
@@ -28,6 +28,7 @@ from tests.recipes.outboxes import (
     Open,
     any_style,
     assert_published,
+    elsewhere,
     in_order,
     outbox_pool,
     pool_prefix,
@@ -125,22 +126,22 @@ def recover(scenario: AnyScenario, pool: DualWriter | PsycopgDualWriter) -> list
 
 
 @contextmanager
-def scenario_on(tier: Tier, server: PostgresServer) -> Iterator[tuple[PsycopgScenario, World]]:
-    database = PostgresDatabase(server)
+def scenario_on(
+    tier: Tier, database: Any, make: Callable[[Any, Emulator], AnyScenario] = scenario_of
+) -> Iterator[tuple[AnyScenario, World]]:
     with Emulator(config=TIERS[tier], clock=VirtualClock()) as emulator:
-        made = scenario_of(database, emulator)
+        made = make(database, emulator)
         emulator.set_config({"retention.ms": "-1"}, topic=made.topic)
         yield made, World(emulator, tier)
-    database.close()
 
 
 @pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
 @pytest.mark.parametrize("point", [*OF_A_TAKE_OVER, *OF_A_PUBLICATION])
 @pytest.mark.parametrize("way", ["background", "recover"])
 def test_a_publisher_is_killed_on_every_tier(
-    postgres_server: PostgresServer, tier: Tier, point: PausePoint, way: str
+    postgres: PostgresDatabase, tier: Tier, point: PausePoint, way: str
 ) -> None:
-    with scenario_on(tier, postgres_server) as (scenario, _):
+    with scenario_on(tier, postgres) as (scenario, _):
         run_and_kill(scenario, point, "--publisher")
         with outbox_pool(scenario) as successor:
             if way == "recover":
@@ -149,28 +150,49 @@ def test_a_publisher_is_killed_on_every_tier(
             assert_published(scenario, *event_bodies(scenario.database))
 
 
+WITH_LOG = pytest.mark.parametrize("has_log", [True, False], ids=["log", "copy"])
+
+
 @pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
 @pytest.mark.parametrize("point", OF_A_PUBLICATION)
-@pytest.mark.parametrize("has_log", [True, False], ids=["log", "copy"])
+@WITH_LOG
 def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
-    postgres_server: PostgresServer, tier: Tier, point: PausePoint, has_log: bool
+    postgres: PostgresDatabase, tier: Tier, point: PausePoint, has_log: bool
 ) -> None:
     """Its decision deleted the blocks from the outbox: they are published again from the log or from its copy."""
-    with scenario_on(tier, postgres_server) as (scenario, world):
-        run_and_kill(scenario, point, "--publisher")
-        world.abort_by_timeout()
-        if not has_log and point is not PausePoint.AFTER_KAFKA_COMMIT:
-            delete_records(scenario.emulator.bootstrap_servers, scenario.topic)
-        is_decided = point is PausePoint.AFTER_DATABASE_COMMIT
-        with outbox_pool(scenario) as successor:
-            if is_decided and not has_log and tier is Tier.BOUNDED_V1:  # where no coordinator proves an abort
-                with pytest.raises(NotProvenError):
-                    recover(scenario, successor)
-                with service(scenario, publish_again=[scenario.transactional_id]) as recovery:
-                    assert [found.action for found in recovery.recover().found] == [Action.PUBLISH_AGAIN]
-                is_decided = False
-            found = recover(scenario, successor)
-            if is_decided:
-                assert [resolution.outcome for resolution in found] == [Outcome.REPAIRED]
-            write(successor, scenario, 9)
-            assert_published(scenario, *event_bodies(scenario.database))
+    with scenario_on(tier, postgres) as (scenario, world):
+        check_an_abort_after_a_kill(scenario, world, point, has_log=has_log)
+
+
+@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
+@pytest.mark.parametrize("point", [PausePoint.AFTER_PREPARE, PausePoint.AFTER_DATABASE_COMMIT])
+@WITH_LOG
+@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
+def test_the_broker_aborts_what_a_dead_publisher_on_another_database_has_prepared(
+    request: pytest.FixtureRequest, kind: str, tier: Tier, point: PausePoint, has_log: bool
+) -> None:
+    with scenario_on(tier, request.getfixturevalue(kind), elsewhere) as (scenario, world):
+        style = "MariaDbThreads" if kind == "mariadb" else "SqliteThreads"
+        check_an_abort_after_a_kill(scenario, world, point, has_log=has_log, style=style)
+
+
+def check_an_abort_after_a_kill(
+    scenario: AnyScenario, world: World, point: PausePoint, *, has_log: bool, style: str = "PsycopgThreads"
+) -> None:
+    run_and_kill(scenario, point, "--publisher", style=style)
+    world.abort_by_timeout()
+    if not has_log and point is not PausePoint.AFTER_KAFKA_COMMIT:
+        delete_records(scenario.emulator.bootstrap_servers, scenario.topic)
+    is_decided = point is PausePoint.AFTER_DATABASE_COMMIT
+    with outbox_pool(scenario) as successor:
+        if is_decided and not has_log and world.tier is Tier.BOUNDED_V1:  # where no coordinator proves an abort
+            with pytest.raises(NotProvenError):
+                recover(scenario, successor)
+            with service(scenario, publish_again=[scenario.transactional_id]) as recovery:
+                assert [found.action for found in recovery.recover().found] == [Action.PUBLISH_AGAIN]
+            is_decided = False
+        found = recover(scenario, successor)
+        if is_decided:
+            assert [resolution.outcome for resolution in found] == [Outcome.REPAIRED]
+        write(successor, scenario, 9)
+        assert_published(scenario, *event_bodies(scenario.database))

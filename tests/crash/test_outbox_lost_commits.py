@@ -17,13 +17,14 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
-from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint
 from tests.crash.styles import PATIENCE_S, Member, Style
 from tests.crash.test_psycopg_interruptions import InterruptedAt
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.recipes.outboxes import Open, assert_published, open_style, outbox_pool, scenario
 from tests.recipes.pools import QUIET_LEASE_MS, put, write
+from tests.recipes.test_outbox_lost_commits import SlowCommit
 from tests.support.conditions import until
 from tests.support.databases import event_bodies
 
@@ -137,44 +138,18 @@ def test_closing_finds_it_out(scenario: PsycopgScenario, open_style: Open, appli
 
 # ---- a commit that is under way while it is asked for ---------------------------------------------------------------
 
-_WAITS_AT_COMMIT = """
-    CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN PERFORM pg_advisory_xact_lock({key}); {then} RETURN NULL; END $$;
-    CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW WHEN (NEW.body = '2') EXECUTE FUNCTION wait_at_commit()
-"""
-_REFUSES = "RAISE EXCEPTION 'one too many' USING ERRCODE = 'check_violation';"
-
-
-class SlowCommit:
-    """Block 2 takes as long for its COMMIT as a test wants, and may fail then."""
-
-    def __init__(self, scenario: PsycopgScenario, *, fails: bool = False) -> None:
-        self._key = abs(hash(scenario.topic)) % 1_000_000_000
-        self._holding = psycopg.connect(conninfo_of(scenario.database.url), autocommit=True)
-        self._holding.execute(_WAITS_AT_COMMIT.format(key=self._key, then=_REFUSES if fails else ""))
-        self._holding.execute("SELECT pg_advisory_lock(%s)", (self._key,))
-
-    def is_under_way(self) -> bool:
-        query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
-        found = self._holding.execute(query, (self._key,)).fetchone()
-        return found is not None and found[0] == 1
-
-    def end(self) -> None:
-        self._holding.close()
-
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_commit_that_is_in_progress_is_waited_for(scenario: PsycopgScenario, open_style: Open, fails: bool) -> None:
     style = silent_style(scenario, open_style)
-    commit = SlowCommit(scenario, fails=fails)
+    commit = SlowCommit(scenario)
     scenario.database.lose_commit(applied=True)
     lost = style.start(2)
-    until(commit.is_under_way)
+    until(commit.is_waited_for)
     scenario.database.cut()
     assert lost.future is not None
     assert not lost.future.done()
-    commit.end()
+    commit.end(commits=not fails)
     if fails:
         assert isinstance(lost.error, ERRORS)
         assert lost.outcome is Outcome.ROLLED_BACK
@@ -189,16 +164,16 @@ def test_a_commit_that_stays_in_progress_is_resolved_later(
     scenario: PsycopgScenario, open_style: Open, fails: bool, be_quick: Callable[[], None]
 ) -> None:
     style = silent_style(scenario, open_style, resolve_timeout_ms=300)
-    commit = SlowCommit(scenario, fails=fails)
+    commit = SlowCommit(scenario)
     scenario.database.lose_commit(applied=True)
     lost = style.start(2)
-    until(commit.is_under_way)
+    until(commit.is_waited_for)
     be_quick()
     scenario.database.cut()
     assert isinstance(lost.error, OutcomeUnknown)
     assert "its database transaction has not ended" in str(lost.error)
     assert lost.tx.outcome is None
-    commit.end()
+    commit.end(commits=not fails)
     until(lambda: lost.tx.outcome is not None)
     assert lost.outcome is (Outcome.ROLLED_BACK if fails else Outcome.STORED)
     with publishing(scenario):
@@ -212,13 +187,13 @@ def test_a_task_that_is_cancelled_while_it_commits(
     style = silent_style(scenario, open_style)
     if not style.kind.is_awaited:
         pytest.skip("a thread cannot be cancelled")
-    commit = SlowCommit(scenario, fails=fails)
+    commit = SlowCommit(scenario)
     lost = style.start(2)
-    until(commit.is_under_way)
+    until(commit.is_waited_for)
     be_quick()
     assert lost.future is not None
     lost.future.cancel()
-    commit.end()
+    commit.end(commits=not fails)
     until(lambda: lost.tx.outcome is not None)
     assert lost.outcome is (Outcome.ROLLED_BACK if fails else Outcome.STORED)
     with publishing(scenario):

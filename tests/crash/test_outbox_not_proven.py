@@ -162,10 +162,7 @@ def test_a_person_has_looked_and_takes_it_out(stopped: Site) -> None:
 def test_a_batch_that_is_torn_stops_the_outbox(postgres_server: PostgresServer) -> None:
     """One partition shows it; in another it was aborted, and its records are gone."""
     with site_on(Tier.BOUNDED, postgres_server) as site:
-        site.emulator.create_topic("torn", 3)
-        with outbox_pool(site.scenario, Outbox(publishes=False)) as pool, pool.transaction() as tx:
-            for partition in range(3):
-                tx.send("torn", str(partition), partition=partition)
+        store_in_three_partitions(site)
 
         def tear(point: PausePoint) -> None:
             if point is PausePoint.AFTER_DATABASE_COMMIT and is_publisher():
@@ -200,10 +197,7 @@ def test_records_that_are_published_again_are_kept_again(postgres_server: Postgr
 def test_of_a_torn_batch_only_the_records_that_are_owed_are_kept(postgres_server: PostgresServer) -> None:
     """Their publication is aborted too, and the rest of the batch was committed."""
     with site_on(Tier.BOUNDED, postgres_server) as site:
-        site.emulator.create_topic("torn", 3)
-        with outbox_pool(site.scenario, Outbox(publishes=False)) as pool, pool.transaction() as tx:
-            for partition in range(3):
-                tx.send("torn", str(partition), partition=partition)
+        store_in_three_partitions(site)
         decisions: list[None] = []
 
         def tear(point: PausePoint) -> None:
@@ -250,6 +244,13 @@ def test_a_row_of_the_last_batch_was_deleted_by_hand(postgres_server: PostgresSe
 def execute(scenario: PsycopgScenario, sql: str) -> None:
     with scenario.database.aside.begin() as connection:
         connection.execute(sa.text(sql))
+
+
+def store_in_three_partitions(site: Site) -> None:
+    site.emulator.create_topic("torn", 3)
+    with outbox_pool(site.scenario, Outbox(publishes=False)) as pool, pool.transaction() as tx:
+        for partition in range(3):
+            tx.send("torn", str(partition), partition=partition)
 
 
 def abort_in(site: Site, partition: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 import pytest
@@ -55,7 +55,6 @@ UNDONE: Final[dict[str, Fault]] = {
     "rolls back": ("ROLLBACK",),
     "goes on": ("ROLLBACK", "BEGIN"),
 }
-_ENDED_PAST: Final = ("ROLLBACK",), ("ROLLBACK", "BEGIN")
 ERRORS: Final = (TransactionDoomedError, TransactionEndedInsideError, sa.exc.DBAPIError)
 
 
@@ -106,6 +105,16 @@ class Site:
         with AwaitedWriter(self._runner, made) if self._is_awaited else made as pool:
             yield pool
 
+    @contextmanager
+    def listened(self, opened: AbstractContextManager[Any], *, is_first: bool) -> Iterator[Any]:
+        """Open a writer or a pool, and listen before it does, or after."""
+        if is_first:
+            self.listen()
+        with opened as writer:
+            if not is_first:
+                self.listen()
+            yield writer
+
     def put(self, tx: Any, number: int) -> None:
         """Write one event to the table and to the topic."""
         self.insert(tx, number)
@@ -137,7 +146,7 @@ class Site:
 
     def after(self, sends: Fault) -> Outcome | None:
         """The outcome of a block that a listener has undone: PostgreSQL cannot tell a ROLLBACK from a COMMIT."""
-        return None if self.is_postgres and sends in _ENDED_PAST else Outcome.ROLLED_BACK
+        return None if self.is_postgres and sends[0] == "ROLLBACK" else Outcome.ROLLED_BACK
 
     @property
     def is_postgres(self) -> bool:
@@ -188,11 +197,7 @@ SENDS = pytest.mark.parametrize("sends", UNDONE.values(), ids=UNDONE)
 def test_it_is_rolled_back_on_both_sides(site: Site, sends: Fault, is_first: bool) -> None:
     if sends is UNDONE["fails"] and not site.is_postgres:
         pytest.skip("there a statement that fails undoes nothing but itself")
-    if is_first:
-        site.listen()
-    with site.writer() as writer:
-        if not is_first:
-            site.listen()
+    with site.listened(site.writer(), is_first=is_first) as writer:
         assert site.write(writer, 1) is Outcome.COMMITTED
         assert site.write(writer, 2, sends) is site.after(sends)
         assert site.write(writer, 3) is Outcome.COMMITTED
@@ -202,11 +207,7 @@ def test_it_is_rolled_back_on_both_sides(site: Site, sends: Fault, is_first: boo
 @ORDER
 @pytest.mark.parametrize("sends", [(), ("SELECT 1",)], ids=["nothing", "something"])
 def test_a_listener_that_undoes_nothing_has_no_part_in_it(site: Site, sends: Fault, is_first: bool) -> None:
-    if is_first:
-        site.listen()
-    with site.writer() as writer:
-        if not is_first:
-            site.listen()
+    with site.listened(site.writer(), is_first=is_first) as writer:
         for number in (1, 2):
             assert site.write(writer, number, sends) is Outcome.COMMITTED
     site.assert_written(1, 2)
@@ -217,11 +218,7 @@ def test_a_listener_that_undoes_nothing_has_no_part_in_it(site: Site, sends: Fau
 @SENDS
 def test_a_block_with_an_outbox(site: Site, sends: Fault, is_first: bool) -> None:
     site.scenario.transactional_id = f"{unique('commit')}-outbox-0"
-    if is_first:
-        site.listen()
-    with site.pool(**settings_for(site.scenario, Outbox(publishes=False))) as pool:
-        if not is_first:
-            site.listen()
+    with site.listened(site.pool(**settings_for(site.scenario, Outbox(publishes=False))), is_first=is_first) as pool:
         assert site.write(pool, 1) is Outcome.STORED
         assert site.write(pool, 2, sends) is Outcome.ROLLED_BACK
         assert site.write(pool, 3) is Outcome.STORED
@@ -230,16 +227,45 @@ def test_a_block_with_an_outbox(site: Site, sends: Fault, is_first: bool) -> Non
     assert_published(site.scenario, 1, 3)
 
 
+@pytest.mark.parametrize("site", ["psycopg"], indirect=True)
+@ORDER
+@pytest.mark.parametrize("sends", [("COMMIT",), ("COMMIT", "BEGIN"), ("COMMIT AND CHAIN",)], ids=" ".join)
+def test_a_block_with_an_outbox_that_a_listener_commits(site: Site, sends: Fault, is_first: bool) -> None:
+    site.scenario.transactional_id = f"{unique('commit')}-outbox-0"
+    with site.listened(site.pool(**settings_for(site.scenario)), is_first=is_first) as pool:
+        assert site.write(pool, 1) is Outcome.STORED
+        assert site.write(pool, 2, sends) is Outcome.STORED
+        assert_published(site.scenario, 1, 2)
+
+
+@pytest.mark.parametrize("site", ["psycopg"], indirect=True)
+@ORDER
+@pytest.mark.parametrize("sends", [("COMMIT",), ("ROLLBACK",)], ids=["commits", "rolls back"])
+def test_a_listener_ends_a_block_with_an_outbox_and_fails(site: Site, sends: Fault, is_first: bool) -> None:
+    """COMMIT was not requested by then, and may have been sent all the same."""
+    site.scenario.transactional_id = f"{unique('commit')}-outbox-0"
+
+    def fail(connection: sa.Connection) -> None:
+        if site.sends:
+            raise InjectedError
+
+    with site.listened(site.pool(**settings_for(site.scenario)), is_first=is_first) as pool:
+        sa.event.listen(site.engine, "commit", fail)
+        assert site.write(pool, 1) is Outcome.STORED
+        site.sends = sends
+        with suppress(InjectedError), pool.transaction() as tx:
+            site.put(tx, 2)
+        site.sends = ()
+        assert tx.outcome is (Outcome.STORED if sends == ("COMMIT",) else Outcome.ROLLED_BACK)
+        assert_published(site.scenario, *((1, 2) if sends == ("COMMIT",) else (1,)))
+
+
 @pytest.mark.parametrize("site", ["psycopg", "psycopg_async"], indirect=True)
 @ORDER
 @SENDS
 def test_a_block_of_a_pool(site: Site, sends: Fault, is_first: bool) -> None:
     settings = settings_for(site.scenario) | {"delivery": Direct()}
-    if is_first:
-        site.listen()
-    with site.pool(**settings) as pool:
-        if not is_first:
-            site.listen()
+    with site.listened(site.pool(**settings), is_first=is_first) as pool:
         assert site.write(pool, 1) is Outcome.COMMITTED
         assert site.write(pool, 2, sends) is site.after(sends)
         assert site.write(pool, 3) is Outcome.COMMITTED
@@ -250,11 +276,7 @@ def test_a_block_of_a_pool(site: Site, sends: Fault, is_first: bool) -> None:
 @ORDER
 def test_a_block_without_records(site: Site, is_first: bool) -> None:
     """Its outcome must not be COMMITTED."""
-    if is_first:
-        site.listen()
-    with site.writer() as writer:
-        if not is_first:
-            site.listen()
+    with site.listened(site.writer(), is_first=is_first) as writer:
         assert site.write(writer, 1) is Outcome.COMMITTED
         with pytest.raises(ERRORS), writer.transaction() as tx:
             site.insert(tx, 2)

@@ -20,6 +20,7 @@ from psycopg_pool import ConnectionPool
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.errors import (
     ConfigError,
@@ -31,7 +32,7 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.recipes.asyncpg import driver
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy import sessions_async
@@ -40,14 +41,16 @@ from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
-from tests.crash.scenario import AnyScenario, OrdinaryError, Scenario
+from tests.crash.scenario import AnyScenario, OrdinaryError
 from tests.crash.styles import INSERT
 from tests.recipes.outboxes import (
     Open,
     any_style,
     assert_published,
+    elsewhere,
     in_order,
     outbox_pool,
+    scenario_of,
     settings_for,
     waiting,
 )
@@ -57,6 +60,7 @@ from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, isolated_source, put
 from tests.support.awaited_databases import awaited_engine
 from tests.support.conditions import until
 from tests.support.event_class import Event
+from tests.support.writers import KINDS, closed, entered, got
 
 __all__ = ["any_style", "open_style", "scenario"]  # fixtures
 
@@ -210,44 +214,47 @@ def test_consumed_offsets_are_refused(scenario: PsycopgScenario, open_style: Ope
 _ENDINGS = ["ROLLBACK", "COMMIT", "ROLLBACK; BEGIN", "COMMIT; BEGIN", "ROLLBACK AND CHAIN", "COMMIT AND CHAIN"]
 
 
-@pytest.mark.parametrize("ending", _ENDINGS)
-def test_a_transaction_that_was_ended_past_psycopg(scenario: PsycopgScenario, ending: str) -> None:
-    with outbox_pool(scenario) as pool:
-        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
-            tx.send(scenario.topic, key="k", value="1")
-            tx.connection.pgconn.exec_(ending.encode())
-            tx.send(scenario.topic, key="k", value="2")
-        assert tx.outcome is None
-        write(pool, scenario, 3)
-        assert_published(scenario, 3)
+async def end_past(tx: Any, ending: str) -> None:
+    """End the transaction of a block on the driver's connection itself."""
+    if not hasattr(tx, "session"):
+        raw = driver.unwrapped(tx.connection)
+    elif isinstance(tx.connection, sa.Connection):
+        raw = tx.connection.connection.driver_connection
+    else:
+        raw = (await tx.connection.get_raw_connection()).driver_connection
+    if hasattr(raw, "pgconn"):
+        raw.pgconn.exec_(ending.encode())
+    else:
+        await driver.execute(raw, ending)
 
 
-@pytest.mark.parametrize("ending", _ENDINGS)
-def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: PsycopgScenario, ending: str) -> None:
-    with DualWriter(scenario.database.engine, **settings_for(scenario)) as pool:
-        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
-            read(tx, "SELECT id FROM events")
-            tx.send(scenario.topic, key="k", value="1")
-            psycopg_connection: Any = tx.connection.connection.driver_connection
-            psycopg_connection.pgconn.exec_(ending.encode())
-            tx.send(scenario.topic, key="k", value="2")
-        assert tx.outcome is None
-        write(pool, scenario, 3)
-        assert_published(scenario, 3)
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        *itertools.product(["psycopg", "sqlalchemy", "asyncpg-alone"], _ENDINGS),
+        *itertools.product(["asyncpg"], _ENDINGS[:2]),
+    ],
+)
+def test_a_transaction_that_was_ended_past_the_library(scenario: PsycopgScenario, name: str, ending: str) -> None:
+    kind = KINDS[name]
 
-
-@pytest.mark.parametrize("ending", _ENDINGS)
-async def test_a_transaction_that_was_ended_past_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
-    async with AsyncpgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario)) as pool:
+    async def use() -> None:
+        source = kind.source(scenario.database.url)
+        pool = kind.writer(source, **settings_for(scenario))
         with pytest.raises(TransactionEndedInsideError):
-            async with pool.transaction() as tx:
+            async with entered(pool.transaction()) as tx:
+                await got(kind.execute(tx, "SELECT id FROM events"))
                 tx.send(scenario.topic, key="k", value="1")
-                await driver.execute(driver.unwrapped(tx.connection), ending)
+                await end_past(tx, ending)
                 tx.send(scenario.topic, key="k", value="2")
         assert tx.outcome is None
-        async with pool.transaction() as tx:
-            await tx.connection.execute(INSERT.format(3))
+        async with entered(pool.transaction()) as tx:
+            await got(kind.execute(tx, INSERT.format(3)))
             tx.send(scenario.topic, key="k", value="3")
+        assert tx.outcome is Outcome.STORED
+        await closed(pool, source)
+
+    asyncio.run(use()) if kind.is_awaited else blocking.run(use())
     assert_published(scenario, 3)
 
 
@@ -261,25 +268,6 @@ def on_async_engine(
         await engine.dispose()
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
-def test_a_transaction_that_was_ended_past_sqlalchemy_on_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
-    async def use(engine: AsyncEngine, pool: AsyncDualWriter) -> None:
-        with pytest.raises(TransactionEndedInsideError):
-            async with pool.transaction() as tx:
-                await tx.session.execute(sa.text("SELECT id FROM events"))
-                tx.send(scenario.topic, key="k", value="1")
-                connection: Any = await (await tx.session.connection()).get_raw_connection()
-                await connection.driver_connection.execute(ending)
-        assert tx.outcome is None
-        async with pool.transaction() as tx:
-            await tx.session.execute(sa.text(INSERT.format(3)))
-            tx.send(scenario.topic, key="k", value="3")
-        assert tx.outcome is Outcome.STORED
-
-    on_async_engine(scenario, "asyncpg", use)
-    assert_published(scenario, 3)
 
 
 # ---- Sessions -------------------------------------------------------------------------------------------------------
@@ -331,47 +319,33 @@ def test_async_sessions_that_the_application_commits(scenario: PsycopgScenario, 
     assert_published(scenario, 1, 2)
 
 
-@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-def test_async_sessions_of_a_pool(scenario: PsycopgScenario, driver: str) -> None:
-    async def use(engine: AsyncEngine, pool: AsyncDualWriter) -> None:
-        for number in (1, 2):
-            async with pool.transaction() as tx:
-                await tx.session.execute(sa.text(INSERT.format(number)))
-                tx.send(scenario.topic, key="k", value=str(number))
-            assert tx.outcome is Outcome.STORED
-        with pytest.raises(OrdinaryError):
-            async with pool.transaction() as tx:
-                await tx.session.execute(sa.text(INSERT.format(3)))
-                tx.send(scenario.topic, key="k", value="3")
-                raise OrdinaryError
-        assert tx.outcome is Outcome.ROLLED_BACK
-
-    on_async_engine(scenario, driver, use)
-    assert_published(scenario, 1, 2)
-
-
 # ---- isolation ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-@pytest.mark.parametrize("on_sqlalchemy", [False, True])
-def test_blocks_that_keep_a_snapshot(scenario: PsycopgScenario, level: str, on_sqlalchemy: bool) -> None:
+@pytest.mark.parametrize(
+    ("on", "level"),
+    [
+        *itertools.product(["psycopg", "sqlalchemy"], ["REPEATABLE READ", "SERIALIZABLE"]),
+        *itertools.product(["mariadb"], ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]),
+    ],
+)
+def test_blocks_that_keep_a_snapshot(request: pytest.FixtureRequest, emulator: Emulator, on: str, level: str) -> None:
     """Blocks that others publish and delete meanwhile do not matter to them."""
-    shown: AnyScenario = Scenario(scenario.database, scenario.emulator) if on_sqlalchemy else scenario
+    database = request.getfixturevalue("mariadb" if on == "mariadb" else "postgres")
+    shown: AnyScenario = scenario_of(database, emulator) if on == "psycopg" else elsewhere(database, emulator)
     source = isolated_source(shown, level)
-    settings = settings_for(scenario)
-    pool = DualWriter(source, **settings) if on_sqlalchemy else PsycopgDualWriter(source, **settings)
-    with pool:
-        write(pool, scenario, 1)
+    with (PsycopgDualWriter if on == "psycopg" else DualWriter)(source, **settings_for(shown)) as pool:
+        write(pool, shown, 1)
         with pool.transaction() as tx:
-            read(tx, "SELECT id FROM events")
+            read(tx, "SELECT 1")
+            read(tx, "SELECT id FROM events WHERE id = 1")
             for number in (2, 3):
                 with ThreadPoolExecutor(1) as other:
-                    other.submit(write, pool, scenario, number).result()
-            until(lambda: waiting(scenario) == 0)
-            put(tx, scenario, 4)
+                    other.submit(write, pool, shown, number).result()
+            until(lambda: waiting(shown) == 0)
+            put(tx, shown, 4)
         assert tx.outcome is Outcome.STORED
-        assert_published(scenario, 1, 2, 3, 4)
+        assert_published(shown, 1, 2, 3, 4)
 
 
 # ---- the pool -------------------------------------------------------------------------------------------------------

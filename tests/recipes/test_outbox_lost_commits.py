@@ -1,4 +1,4 @@
-"""Blocks of a pool with an outbox whose COMMIT gets no response: their outcome, and when it is known."""
+"""Blocks of a pool with an outbox whose COMMIT gets no response: what the crash tests do not say."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any, Final
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from dualwrite.delivery import Direct, Outbox
-from dualwrite.errors import OutcomeUnknown, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import OutcomeUnknown
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -27,7 +26,6 @@ from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.recipes.sql.outbox_statements import PUBLISHED_KEPT_MS
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import InjectedError
 from tests.recipes.outboxes import (
@@ -128,21 +126,6 @@ def before_first_question(pool: Any, act: Callable[[], Awaitable[None] | None]) 
     writes.resolve = resolve
 
 
-class Asked:
-    """Counts how often the database has said that the transaction of a lost COMMIT has not ended."""
-
-    def __init__(self, pool: Any) -> None:
-        database: Any = outbox_writes(pool).database
-        self._ask = database.was_committed
-        self.count = 0
-        database.was_committed = self._was_committed
-
-    async def _was_committed(self, *given: Any) -> bool | None:
-        found: bool | None = await self._ask(*given)
-        self.count += found is None
-        return found
-
-
 @contextmanager
 def in_thread(function: Callable[[], Any]) -> Iterator[Future[Any]]:
     with ThreadPoolExecutor(1) as threads:
@@ -150,14 +133,6 @@ def in_thread(function: Callable[[], Any]) -> Iterator[Future[Any]]:
 
 
 # ---- how it has ended -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("applied", [True, False])
-def test_it_is_told_what_the_database_has(scenario: PsycopgScenario, applied: bool) -> None:
-    with outbox_pool(scenario, QUIET) as pool, outbox_pool(scenario) as publisher:
-        assert lost(pool, scenario, 1, applied=applied) is (Outcome.STORED if applied else Outcome.ROLLED_BACK)
-        write(publisher, scenario, 2)
-        assert_published(scenario, *([1] if applied else []), 2)
 
 
 def test_it_was_published_meanwhile(scenario: PsycopgScenario) -> None:
@@ -419,32 +394,6 @@ class SlowCommit:
         self._holder.close()
 
 
-@pytest.mark.parametrize("commits", [True, False])
-def test_its_transaction_is_still_in_progress(scenario: PsycopgScenario, commits: bool) -> None:
-    with outbox_pool(scenario, QUIET) as pool:
-        asked = Asked(pool)
-        commit = SlowCommit(scenario)
-        begun: list[PsycopgDualTransaction] = []
-
-        def write_one() -> None:
-            with faulty(scenario) as connection, pool.transaction(connection) as tx:
-                begun.append(tx)
-                put(tx, scenario, 1)
-
-        with in_thread(write_one) as ended:
-            until(commit.is_waited_for)
-            scenario.database.cut()
-            until(lambda: asked.count >= 2)
-            assert not ended.done()
-            commit.end(commits=commits)
-            error = ended.exception(60)
-        assert begun[0].outcome is (Outcome.STORED if commits else Outcome.ROLLED_BACK)
-        assert (error is None) is commits
-        assert isinstance(error, psycopg.Error) is not commits
-    assert event_bodies(scenario.database) == (["1"] if commits else [])
-    assert waiting(scenario) == len(event_bodies(scenario.database))
-
-
 _WAITS_FOR_ROW: Final = (
     "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
     " AND query LIKE '%kafka_transaction_state%'"
@@ -510,25 +459,6 @@ def started_block(scenario: PsycopgScenario, pool: AsyncPsycopgDualWriter, begun
             tx.send(scenario.topic, key="k", value="1")
 
     return asyncio.create_task(block())
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_task_is_cancelled_during_its_commit(scenario: PsycopgScenario, commits: bool) -> None:
-    async def use(pool: AsyncPsycopgDualWriter) -> None:
-        begun: list[Any] = []
-        commit = SlowCommit(scenario)
-        block = started_block(scenario, pool, begun)
-        await happens(commit.is_waited_for)
-        block.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await block
-        assert begun[0].outcome is None
-        commit.end(commits=commits)
-        await happens(lambda: begun[0].outcome is not None)
-        assert begun[0].outcome is (Outcome.STORED if commits else Outcome.ROLLED_BACK)
-
-    in_tasks(scenario, use)
-    assert event_bodies(scenario.database) == (["1"] if commits else [])
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -640,90 +570,6 @@ def test_a_signal_while_an_outbox_is_closed_reaches_the_caller(
             patched.setattr(outbox, "_publish_the_rest", strikes)
             with pytest.raises(interruption):
                 pool.close()
-
-
-# ---- a COMMIT that the server answers with ROLLBACK ----------------------------------------------------------------
-
-
-@contextmanager
-def listened_to(
-    scenario: PsycopgScenario, *, sends: str, is_first: bool
-) -> Iterator[tuple[DualWriter, threading.Event]]:
-    """Yield a pool on whose engine a listener sends a statement past SQLAlchemy at COMMIT, while the event is set."""
-    engine = sa.create_engine(scenario.database.url)
-    is_sending = threading.Event()
-
-    def send(connection: sa.Connection) -> None:
-        if is_sending.is_set():
-            driver: Any = connection.connection.driver_connection
-            driver.pgconn.exec_(sends.encode())
-
-    if is_first:
-        sa.event.listen(engine, "commit", send)
-    with DualWriter(engine, **settings_for(scenario)) as pool:
-        if not is_first:
-            sa.event.listen(engine, "commit", send)
-        yield pool, is_sending
-    engine.dispose()
-
-
-ORDER = pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "after ours"])
-
-
-@ORDER
-@pytest.mark.parametrize("on_session", [False, True], ids=["block", "session"])
-@pytest.mark.parametrize("sends", ["SELECT * FROM no_such_table", "ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"])
-def test_a_listener_undoes_it_past_sqlalchemy(
-    scenario: PsycopgScenario, sends: str, is_first: bool, on_session: bool
-) -> None:
-    with (
-        listened_to(scenario, sends=sends, is_first=is_first) as (pool, is_sending),
-        Session(pool.backend.engine) as session,
-    ):
-        write(pool, scenario, 1)
-        is_sending.set()
-        with (
-            pytest.raises((TransactionDoomedError, TransactionEndedInsideError, sa.exc.DBAPIError)),
-            pool.transaction(session if on_session else None) as tx,
-        ):
-            put(tx, scenario, 2)
-        assert tx.outcome is Outcome.ROLLED_BACK
-        is_sending.clear()
-        write(pool, scenario, 3)
-        assert_published(scenario, 1, 3)
-
-
-@ORDER
-@pytest.mark.parametrize("sends", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN"])
-def test_a_listener_commits_it_past_sqlalchemy(scenario: PsycopgScenario, sends: str, is_first: bool) -> None:
-    with listened_to(scenario, sends=sends, is_first=is_first) as (pool, is_sending):
-        write(pool, scenario, 1)
-        is_sending.set()
-        with pool.transaction() as tx:
-            put(tx, scenario, 2)
-        assert tx.outcome is Outcome.STORED
-        is_sending.clear()
-        assert_published(scenario, 1, 2)
-
-
-@ORDER
-@pytest.mark.parametrize("sends", ["COMMIT", "ROLLBACK"])
-def test_a_listener_ends_it_past_sqlalchemy_and_fails(scenario: PsycopgScenario, sends: str, is_first: bool) -> None:
-    """COMMIT was not requested by then, and may have been sent all the same."""
-
-    def fail(connection: sa.Connection) -> None:
-        if is_sending.is_set():
-            raise InjectedError
-
-    with listened_to(scenario, sends=sends, is_first=is_first) as (pool, is_sending):
-        sa.event.listen(pool.backend.engine, "commit", fail)
-        write(pool, scenario, 1)
-        is_sending.set()
-        with suppress(InjectedError), pool.transaction() as tx:
-            put(tx, scenario, 2)
-        assert tx.outcome is (Outcome.STORED if sends == "COMMIT" else Outcome.ROLLED_BACK)
-        is_sending.clear()
-        assert_published(scenario, *((1, 2) if sends == "COMMIT" else (1,)))
 
 
 # ---- the isolation of what publishes and resolves ------------------------------------------------------------------

@@ -44,7 +44,6 @@ FILES: Final = frozenset(
         "tests/crash/test_interruptions.py",
         "tests/crash/test_key_order.py",
         "tests/crash/test_key_value_matrix.py",
-        "tests/crash/test_outbox_order.py",
         "tests/crash/test_pool_async.py",
         "tests/crash/test_pool_chaos.py",
         "tests/crash/test_pool_leases.py",
