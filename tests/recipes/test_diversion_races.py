@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 from unittest import mock
 
@@ -24,7 +25,7 @@ from dualwrite.recipes.core.leases import diversion_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.core.publishing import Publishing
-from dualwrite.recipes.pool import outbox_publisher
+from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.producer.tiers import TIERS
@@ -44,6 +45,7 @@ _WAITS = "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND
 
 _STATE = "SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"
 _MANIFEST = "SELECT manifest FROM kafka_transaction_state WHERE transactional_id = :id"
+_ASK = "UPDATE kafka_transaction_outbox SET stored_at_ms = 1 WHERE transactional_id = :id AND seq = -1"
 _SET_STATE = "UPDATE kafka_transaction_state SET prepared_transaction_state = :state WHERE transactional_id = :id"
 
 
@@ -143,6 +145,55 @@ def test_the_diversion_does_not_end_while_a_block_adds_its_records(
         until(lambda: not is_diverted(scenario))
         assert waiting(scenario) == 0
     assert in_order(scenario) == ["1", "2", "3"]
+
+
+def test_the_diversion_ends_although_blocks_add_records_all_the_time(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    """Eight threads of two pools never pause: each look of the publisher would find records."""
+    with pool_of(scenario) as first, pool_of(scenario) as second, ThreadPoolExecutor(8) as threads:
+        numbers, is_over = count(1), threading.Event()
+
+        def go_on(pool: PsycopgDualWriter) -> None:
+            while not is_over.is_set():
+                write(pool, scenario, next(numbers))
+
+        try:
+            running = [threads.submit(go_on, pool) for pool in (first, second) * 4]
+            with kafka_away(emulator):
+                until(lambda: all(pool.status.outbox_blocks for pool in (first, second)))
+            until(lambda: not is_diverted(scenario))
+        finally:
+            is_over.set()
+        for thread in running:
+            thread.result()
+    assert sorted(map(int, in_order(scenario))) == list(range(1, next(numbers)))
+
+
+def test_a_block_waits_for_an_end_that_does_not_come_only_once(
+    scenario: PsycopgScenario, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the publisher has died: the next blocks of the process do not wait."""
+    with pool_of(scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        write(pool, scenario, 1)
+        publisher: Any = pool.pool.outbox
+        slept = mock.AsyncMock()
+        monkeypatch.setattr(publisher.writes, "_sleep", slept)
+        monkeypatch.setattr(outbox, "_MOST_SECONDS_TO_WAIT", 0.1)
+        with mock.patch.object(publisher, "_end_diversion", return_value=False):
+            with kafka_away(emulator):
+                write(pool, scenario, 2)
+            until(lambda: in_order(scenario) == ["1", "2"])
+            with scenario.database.aside.begin() as connection:
+                connection.execute(sa.text(_ASK), {"id": diversion_of(pool_prefix(scenario))})
+            assert write(pool, scenario, 3).outcome is Outcome.STORED
+            assert slept.await_count
+            slept.reset_mock()
+            assert write(pool, scenario, 4).outcome is Outcome.STORED
+            assert not slept.await_count
+        until(lambda: not is_diverted(scenario))
+        assert write(pool, scenario, 5).outcome is Outcome.COMMITTED
+    assert in_order(scenario) == ["1", "2", "3", "4", "5"]
 
 
 def test_a_block_that_finds_the_diversion_ended_begins_it_again(scenario: PsycopgScenario, emulator: Emulator) -> None:

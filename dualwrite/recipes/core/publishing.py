@@ -7,6 +7,7 @@ writes without a block, as long as records are owed or stored.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
@@ -54,6 +55,10 @@ _SECONDS_AFTER_REFUSAL: Final = 60.0
 """The same after Kafka has refused a stored block for good, which only a person can change."""
 
 
+_SECONDS_TO_ASK_AGAIN: Final = 5.0
+"""How long after blocks were asked to wait for the end of a diversion they are asked again."""
+
+
 class _AbortedInPartError(RetriableError):
     """The transaction that published is committed, and an operator has aborted it in a partition."""
 
@@ -78,6 +83,8 @@ class Publishing:
         self._clock_s = clock_s
         self._not_before_s = 0.0
         """When a block tries again to publish the stored blocks, by the monotonic clock."""
+        self._asks_not_before_s = 0.0
+        """When blocks may be asked again to wait for the end of a diversion, by the monotonic clock."""
         self.is_unsettled = False
         """Whether this process has published a batch of an outbox that a broker may abort, and the row does not note
         yet that it is committed."""
@@ -174,6 +181,9 @@ class Publishing:
         await self.settle()
         if self.is_unsettled:
             return False
+        if self._clock_s() >= self._asks_not_before_s:
+            self._asks_not_before_s = self._clock_s() + _SECONDS_TO_ASK_AGAIN
+            await in_own_transaction(owned.database.begin, partial(self._ask_to_wait, name), owned.uninterrupted)
         is_over = await in_own_transaction(
             owned.database.begin, partial(self._end_diversion, name), owned.uninterrupted
         )
@@ -183,6 +193,12 @@ class Publishing:
                 owned.transactional_id,
             )
         return is_over
+
+    async def _ask_to_wait(self, name: str, database: DatabaseTransaction) -> None:
+        """Ask blocks to wait, so that there is a moment at which none of them has added records."""
+        diversion = await cast("OutboxDatabase", self._owned.database).diversion(database, name)
+        await diversion.ask(time.time_ns() // 1_000_000)
+        await database.commit()
 
     async def _end_diversion(self, name: str, database: DatabaseTransaction) -> bool:
         owned = self._owned

@@ -263,6 +263,15 @@ class Database(Protocol):
         """
 
 
+class Way(NamedTuple):
+    """Where the blocks of a pool go."""
+
+    is_diverted: bool
+    """Whether they go to its outbox."""
+    ending: int = 0
+    """The number under which the publisher asks blocks to wait for the end of the diversion; 0 if it does not."""
+
+
 class Diversion(Protocol):
     """Whether the blocks of a pool go to its outbox, because Kafka was away, as seen inside one transaction.
 
@@ -271,11 +280,11 @@ class Diversion(Protocol):
     block whose records still wait.
     """
 
-    async def is_on_now(self) -> bool | None:
-        """Return whether there is one now; None if this transaction may not see that."""
+    async def way_now(self) -> Way | None:
+        """Return where blocks go now; None if this transaction may not see that."""
 
-    async def is_on(self) -> bool:
-        """Return whether there is one, as this transaction sees it."""
+    async def way(self) -> Way:
+        """Return where blocks go, as this transaction sees it."""
 
     async def begin(self, now_ms: int) -> bool:
         """Begin it with the commit of this transaction. Return False, and change nothing, if there is one already."""
@@ -285,6 +294,9 @@ class Diversion(Protocol):
 
     async def lock(self) -> bool:
         """Wait until no other transaction holds it, and lock it. Return whether there is one."""
+
+    async def ask(self, number: int) -> None:
+        """Ask blocks to wait for its end from the commit of this transaction on, if the database lets them."""
 
     async def end(self) -> None:
         """End it with the commit of this transaction, which has locked it."""

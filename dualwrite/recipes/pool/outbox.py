@@ -27,13 +27,18 @@ from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.record_block import encode
 from dualwrite.recipes.core.settings import StorePolicy
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, OutboxDatabase
+from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, OutboxDatabase, Way
 from dualwrite.recipes.core.stored_blocks import assert_publishable
 from dualwrite.recipes.core.telemetry import telemetry_of
 
 _log = logging.getLogger(__name__)
 
 _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+_MOST_SECONDS_TO_WAIT: Final = 1.0
+"""How long a block waits for the end of a diversion, if the publisher asks for it. Nothing relies on it."""
+
+_SECONDS_BETWEEN_LOOKS: Final = 0.005
 
 
 class OutboxWrites:
@@ -65,6 +70,8 @@ class OutboxWrites:
         self._sleep = sleep
         self._telemetry = telemetry_of(self.transactional_id, pause)
         self._backlog: Backlog | None = None
+        self._waited_for = 0
+        """The number under which blocks have waited in vain; none of this process waits for it again."""
         self.on_added: Callable[[], None] = _nothing
         """Called when a block is committed, from any thread."""
         self.on_unresolved: Callable[[], None] = _nothing
@@ -96,12 +103,25 @@ class OutboxWrites:
     async def follows_diverted(self, write: DualWriteProgress) -> bool:
         """Return whether blocks go to the outbox now, for a block that has locked all its rows.
 
-        Where its transaction keeps a snapshot, another one looks.
+        Wait for the end of the diversion, for a moment, if the publisher asks for it: as long as blocks add records, it
+        finds some at each look.
         """
         assert self.diversion is not None, "not all blocks go to the outbox"
+        way = asked = await self._way_of(write, self.diversion)
+        ends_s = time.monotonic() + _MOST_SECONDS_TO_WAIT
+        while way.ending and way.ending == asked.ending != self._waited_for:
+            if time.monotonic() >= ends_s:
+                self._waited_for = way.ending
+                break
+            await self._sleep(_SECONDS_BETWEEN_LOOKS)
+            way = await self._way_of(write, self.diversion)
+        return way.is_diverted
+
+    async def _way_of(self, write: DualWriteProgress, name: str) -> Way:
+        """Return where blocks go now. Where the block's transaction keeps a snapshot, another one looks."""
         before = self.diversions
-        found = await (await self.database.diversion(write.database, self.diversion)).is_on_now()
-        return await self.look_at_diversion() if found is None else self.note_diverted(found, before)
+        way = await (await self.database.diversion(write.database, name)).way_now()
+        return await self._look_aside(name) if way is None else self._noted(way, before)
 
     async def _divert_all(self, name: str) -> None:
         async def begin(database: DatabaseTransaction) -> None:
@@ -112,14 +132,18 @@ class OutboxWrites:
 
     async def look_at_diversion(self) -> bool:
         """Return whether blocks go to the outbox now, as a separate transaction sees it."""
-        if self.diversion is None:
-            return True
-        before = self.diversions
-        found = await in_own_transaction(self.database.begin, partial(self._is_diverted, self.diversion))
-        return self.note_diverted(found, before)
+        return self.diversion is None or (await self._look_aside(self.diversion)).is_diverted
 
-    async def _is_diverted(self, name: str, database: DatabaseTransaction) -> bool:
-        return await (await self.database.diversion(database, name)).is_on()
+    async def _look_aside(self, name: str) -> Way:
+        async def look(database: DatabaseTransaction) -> Way:
+            return await (await self.database.diversion(database, name)).way()
+
+        before = self.diversions
+        return self._noted(await in_own_transaction(self.database.begin, look), before)
+
+    def _noted(self, way: Way, before: int) -> Way:
+        self.note_diverted(way.is_diverted, before)
+        return way
 
     def note_diverted(self, found: bool, before: int) -> bool:
         """Note whether blocks go to the outbox, as seen since `diversions` had the value `before`. Return `found`."""

@@ -3,6 +3,9 @@
 The row has the name of the outbox without its number, the number 0, and the time of the diversion in `stored_at_ms`: 0
 while blocks go to Kafka themselves. Nothing is published from it. It is created ahead of time, and changes twice in an
 outage: by the commit of the first block whose records the database keeps, and after the last of them was published.
+
+A second row, with the number -1, has the number under which the publisher asks blocks to wait for the end. No block
+locks it, so it can be changed while they hold the first one.
 """
 
 from __future__ import annotations
@@ -11,13 +14,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dualwrite.errors import StateRowError
+from dualwrite.recipes.core.store import Way
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxStatements
 
 _OF_ROW: Final = "transactional_id = :id AND seq = 0"
-_NOW: Final = "CASE stored_at_ms WHEN 0 THEN 'off' ELSE 'on' END"
+_WAY: Final = (
+    f"CASE stored_at_ms WHEN 0 THEN 0 ELSE coalesce((SELECT -asked.stored_at_ms FROM {OUTBOX_TABLE} AS asked"
+    " WHERE asked.transactional_id = :id AND asked.seq = -1 AND asked.stored_at_ms > 0), stored_at_ms) END"
+)
+"""0 while blocks go to Kafka, positive while they go to the outbox, and negative if they are asked to wait."""
+_SELECT_WAY: Final = f"SELECT {_WAY} FROM {OUTBOX_TABLE} WHERE {_OF_ROW}"
+_OF_ASKED: Final = "transactional_id = :id AND seq = -1"
+_SELECT_ASKED: Final = f"SELECT stored_at_ms FROM {OUTBOX_TABLE} WHERE {_OF_ASKED}"
+_ASK: Final = f"UPDATE {OUTBOX_TABLE} SET stored_at_ms = :now WHERE {_OF_ASKED}"
 _SELECT: Final = f"SELECT stored_at_ms FROM {OUTBOX_TABLE} WHERE {_OF_ROW}"
 _BEGIN: Final = f"UPDATE {OUTBOX_TABLE} SET stored_at_ms = :now WHERE {_OF_ROW} AND stored_at_ms = 0"
-_END: Final = f"UPDATE {OUTBOX_TABLE} SET stored_at_ms = 0 WHERE {_OF_ROW}"
+_END: Final = f"UPDATE {OUTBOX_TABLE} SET stored_at_ms = 0 WHERE transactional_id = :id AND seq IN (0, -1)"
+_INSERT_ASKED: Final = f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms) VALUES (:id, -1, 0)"
 _UNNUMBERED: Final = -(2**63) + 1
 """The number of a row that is to become number 0, for which MySQL would choose another."""
 
@@ -26,7 +39,7 @@ class DiversionDialect(NamedTuple):
     """The statements that differ between databases."""
 
     select_now: str
-    """Selects a text: `on`, `off`, or `unknown` if the transaction may see an old row; empty if it cannot tell."""
+    """Selects the way as a text, or `unknown` if the transaction may see an old row; empty if it cannot tell."""
     hold: str
     """Selects the time, and keeps others from changing it until the end of the transaction."""
     lock: str
@@ -35,12 +48,14 @@ class DiversionDialect(NamedTuple):
     """Executed before these two, where a SELECT cannot lock."""
     insert: tuple[str, ...] = (f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms) VALUES (:id, 0, 0)",)
     """Insert the row."""
+    may_wait: bool = True
+    """Whether the publisher can go on while blocks wait that have changed rows."""
 
 
 DIALECTS: Final[Mapping[str, DiversionDialect]] = {
     "postgresql": DiversionDialect(
         "SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')"
-        f" THEN {_NOW} ELSE 'unknown' END FROM {OUTBOX_TABLE} WHERE {_OF_ROW}",
+        f" THEN CAST({_WAY} AS text) ELSE 'unknown' END FROM {OUTBOX_TABLE} WHERE {_OF_ROW}",
         f"{_SELECT} FOR SHARE",
         f"{_SELECT} FOR UPDATE",
     ),
@@ -54,16 +69,14 @@ DIALECTS: Final[Mapping[str, DiversionDialect]] = {
         ),
     ),
     "sqlite": DiversionDialect(
-        f"SELECT {_NOW} FROM {OUTBOX_TABLE} WHERE {_OF_ROW}",
+        f"SELECT CAST({_WAY} AS text) FROM {OUTBOX_TABLE} WHERE {_OF_ROW}",
         _SELECT,
         _SELECT,
         touch=f"UPDATE {OUTBOX_TABLE} SET stored_at_ms = stored_at_ms WHERE {_OF_ROW}",
+        may_wait=False,
     ),
 }
 """By the name of the database. SQLite has one lock for the whole file."""
-
-
-_NOW_IS: Final[Mapping[str | None, bool]] = {"on": True, "off": False}
 
 
 class DiversionRow:
@@ -84,12 +97,13 @@ class DiversionRow:
         self._values: Final = {"id": name}
 
     async def create(self) -> None:
-        """Insert the row unless it exists."""
-        if not await self._statements.rows(_SELECT, self._values):
-            for statement in self._dialect.insert:
-                await self._statements.changed(statement, self._values)
+        """Insert the rows unless they exist."""
+        for select, insert in ((_SELECT, self._dialect.insert), (_SELECT_ASKED, (_INSERT_ASKED,))):
+            if not await self._statements.rows(select, self._values):
+                for statement in insert:
+                    await self._statements.changed(statement, self._values)
 
-    async def is_on_now(self) -> bool | None:
+    async def way_now(self) -> Way | None:
         if not self._dialect.select_now:
             return None
         sql = self._dialect.select_now
@@ -99,10 +113,10 @@ class DiversionRow:
             if not found:
                 raise self._missing()
             row = found[0]
-        return _NOW_IS.get(row[0])
+        return None if row[0] is None or row[0] == "unknown" else _way(int(row[0]))
 
-    async def is_on(self) -> bool:
-        return await self._is_on(_SELECT)
+    async def way(self) -> Way:
+        return _way(await self._time(_SELECT_WAY))
 
     async def begin(self, now_ms: int) -> bool:
         return await self._statements.changed(_BEGIN, {**self._values, "now": now_ms}) == 1
@@ -113,19 +127,23 @@ class DiversionRow:
     async def lock(self) -> bool:
         return await self._is_on_locked(self._dialect.lock)
 
+    async def ask(self, number: int) -> None:
+        if self._dialect.may_wait:
+            await self._statements.changed(_ASK, {**self._values, "now": number})
+
     async def end(self) -> None:
         await self._statements.changed(_END, self._values)
 
     async def _is_on_locked(self, sql: str) -> bool:
         if self._dialect.touch:
             await self._statements.changed(self._dialect.touch, self._values)
-        return await self._is_on(sql)
+        return bool(await self._time(sql))
 
-    async def _is_on(self, sql: str) -> bool:
+    async def _time(self, sql: str) -> int:
         found = await self._statements.rows(sql, self._values)
         if not found:
             raise self._missing()
-        return bool(found[0][0])
+        return int(found[0][0])
 
     def _missing(self) -> StateRowError:
         name = self._values["id"]
@@ -134,3 +152,7 @@ class DiversionRow:
             "outbox; neither side was changed: the row was deleted after this pool had created it. Start the processes "
             "of the pool again, which create it"
         )
+
+
+def _way(number: int) -> Way:
+    return Way(number != 0, max(-number, 0))
