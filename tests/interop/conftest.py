@@ -144,6 +144,14 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     return chosen
 
 
+every_broker = pytest.mark.parametrize(
+    "broker",
+    ["emulated_kafka", "emulated_kafka_4_4", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
+    indirect=True,
+)
+"""For tests whose requests Kafka 3.9 serves as well."""
+
+
 @pytest.fixture(scope="session", params=["emulated_kafka_4_4", "apache_kafka"])
 def released_kafka(request: pytest.FixtureRequest) -> Broker:
     """The brokers that behave as a release does, for tests of differences between KIPs and releases."""

@@ -17,6 +17,9 @@ ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = ("tests/interop/", "tests/pgbouncer/")
 """Foreign clients in five languages, and a pooler between the writers and Postgres."""
 
+RAW_WIRE: Final = "tests/interop/raw_wire/"
+"""What is asked there of the emulator alone takes a minute, and stays; a real Apache Kafka is asked the same."""
+
 FILES: Final = frozenset(
     {
         "tests/test_site.py",
@@ -198,7 +201,16 @@ def is_proof_only(item: pytest.Item) -> bool:
     """Return whether `make test` leaves a test out."""
     path = item.path.relative_to(ROOT).as_posix()
     function = f"{path}::{getattr(item, 'originalname', item.name)}"
-    return path in FILES or path.startswith(FOLDERS) or function in FUNCTIONS or _has_left_out_parameter(item)
+    is_in_folder = path.startswith(FOLDERS) and (not path.startswith(RAW_WIRE) or _is_on_a_real_broker(item))
+    return path in FILES or is_in_folder or function in FUNCTIONS or _has_left_out_parameter(item)
+
+
+def _is_on_a_real_broker(item: pytest.Item) -> bool:
+    """Return whether a parameter names one, or, where none names a broker, a fixture."""
+    callspec = getattr(item, "callspec", None)
+    values = [] if callspec is None else [str(value) for value in callspec.params.values()]
+    brokers = [value for value in values if value.startswith(("apache_kafka", "emulated_kafka"))]
+    return any("apache_kafka" in name for name in brokers or getattr(item, "fixturenames", []))
 
 
 def _has_left_out_parameter(item: pytest.Item) -> bool:
@@ -214,7 +226,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") != "not proof" or not collection_path.is_relative_to(ROOT):
         return None
     path = collection_path.relative_to(ROOT).as_posix()
-    return True if path in FILES or f"{path}/".startswith(FOLDERS) else None
+    is_near_raw_wire = RAW_WIRE.startswith(f"{path}/") or path.startswith(RAW_WIRE)
+    return True if path in FILES or (f"{path}/".startswith(FOLDERS) and not is_near_raw_wire) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied

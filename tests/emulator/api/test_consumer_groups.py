@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation, ResourceType
-from tests.emulator.api.group_requests import delete, join, join_fields
+from tests.emulator.api.group_requests import join, join_fields
 from tests.emulator.api.offset_requests import commit
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
 from tests.support.conditions import until
@@ -260,14 +260,6 @@ def test_kafka_3_9_has_the_request_and_refuses_it() -> None:
         assert client.call("consumer_group_heartbeat", 0, **names, **fields).error_code == 35
         asked = {"group_ids": ("g",), "include_authorized_operations": False}
         assert client.call("consumer_group_describe", 0, **asked).groups[0].error_code == 35
-
-
-def test_a_deleted_group_leaves_nothing_behind(emulator: Emulator, client: RawClient) -> None:
-    heartbeat(client, "m1", 0)
-    assert delete(client, "g") == [68]
-    heartbeat(client, "m1", -1)
-    assert delete(client, "g") == [0]
-    assert emulator.groups() == []
 
 
 def test_access_to_groups_and_topics(config: BrokerConfig) -> None:

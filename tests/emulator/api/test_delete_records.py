@@ -45,27 +45,6 @@ def delete(client: RawClient, offset: int, *, topic: str = "t", partition: int =
     return int(row.error_code), row.low_watermark
 
 
-def test_the_log_begins_later(emulator: Emulator, client: RawClient) -> None:
-    assert delete(client, 4) == (0, 4)
-    assert delete(client, 3) == (0, 4)  # already deleted
-    assert client.fetch("t", offset=3).error_code == 1
-    assert client.fetch("t", offset=4).error_code == 0
-    assert emulator.log("t").log_start_offset == 4
-    assert delete(client, HIGH_WATERMARK) == (0, 10)
-    assert client.produce("t", plain_batch(b"new")).base_offset == 10
-
-
-def test_what_is_refused_changes_nothing(emulator: Emulator, client: RawClient) -> None:
-    assert client.create_topic("compacted", cleanup_policy="compact").error_code == 0
-    assert delete(client, 11) == (1, -1)
-    assert delete(client, -2) == (1, -1)
-    assert delete(client, 0, topic="nope") == (3, -1)
-    assert delete(client, 0, partition=1) == (3, -1)
-    assert delete(client, 0, topic="compacted") == (44, -1)
-    assert delete(client, 0, topic="__consumer_offsets") == (17, -1)
-    assert emulator.log("t").log_start_offset == 0
-
-
 def test_only_the_leader_deletes() -> None:
     with Emulator(nodes=2, topics={"t": 1}) as emulator:
         other = 1 - emulator.log("t").leader_id

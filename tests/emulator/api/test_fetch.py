@@ -81,12 +81,6 @@ def test_max_bytes_is_shared_by_the_partitions(emulator: Emulator, client: RawCl
     assert [base_offsets(partition.records) for partition in response.responses[0].partitions] == [[0, 1], [0]]
 
 
-@pytest.mark.parametrize(("offset", "error"), [(0, 0), (1, 0), (2, 1), (-1, 1)])
-def test_offsets_out_of_range(client: RawClient, offset: int, error: int) -> None:
-    client.produce("t", plain_batch(b"x"))
-    assert client.fetch("t", offset=offset).error_code == error
-
-
 def test_unknown_topics_do_not_wait(client: RawClient) -> None:
     assert client.fetch("nope", max_wait_ms=60_000).error_code == 3
     assert client.fetch(None, max_wait_ms=60_000, version=13).error_code == 100

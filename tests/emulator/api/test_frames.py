@@ -71,14 +71,6 @@ def test_a_malformed_frame_closes_that_connection_and_says_why(
     assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
 
 
-def test_an_api_versions_request_from_the_future_is_answered_from_its_header(client: RawClient) -> None:
-    client.send_bytes(struct.pack(">ihhih", 15, 18, 99, 5, -1) + b"?????")
-    correlation_id, response = decode("api_versions", 0, client.receive_frame())
-    assert (correlation_id, response.error_code) == (5, 35)
-    assert [(row.api_key, row.min_version, row.max_version) for row in response.api_keys] == [(18, 0, 5)]
-    assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
-
-
 def test_tagged_fields_in_the_header_are_skipped(client: RawClient) -> None:
     frame = encode("api_versions", 3, 9, None, **SOFTWARE)
     header, body = frame[4:14], frame[15:]

@@ -56,12 +56,6 @@ def test_what_is_lost_does_not_count() -> None:
             assert end_of_epoch(client, 0) == (0, 0, 1)
 
 
-def test_what_is_refused(client: RawClient) -> None:
-    assert end_of_epoch(client, 0, topic="nope") == (3, -1, -1)
-    assert end_of_epoch(client, 0, partition=9) == (3, -1, -1)
-    assert end_of_epoch(client, 0, current_leader_epoch=1) == (75, -1, -1)
-
-
 @pytest.mark.parametrize("asked", [0, 5])
 def test_an_epoch_of_which_nothing_is_left(asked: int) -> None:
     with Emulator(nodes=2, topics={"t": 1}) as emulator:

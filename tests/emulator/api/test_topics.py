@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, request_parts
 
 
 def metadata(client: RawClient, version: int, topics: Any, *, auto_create: bool = True) -> Any:
@@ -49,34 +48,10 @@ def test_all_topics(client: RawClient, version: int, everything: Any) -> None:
         assert metadata(client, version, ()).topics == ()
 
 
-def test_a_topic_is_created_by_asking_for_it(client: RawClient) -> None:
-    (absent,) = metadata(client, 13, named(13, "fresh"), auto_create=False).topics
-    assert (absent.error_code, absent.partitions) == (3, ())
-    (creating,) = metadata(client, 13, named(13, "fresh")).topics
-    assert (creating.error_code, creating.partitions) == (3, ())
-    (created,) = metadata(client, 13, named(13, "fresh"), auto_create=False).topics
-    assert (created.error_code, len(created.partitions)) == (0, 1)
-    assert created.topic_id == client.topic_id("fresh")
-
-
 def test_auto_creation_can_be_off() -> None:
     with Emulator(config=BrokerConfig(auto_create_topics_enable=False)) as emulator:
         client = RawClient(emulator.bootstrap_servers)
         assert metadata(client, 0, named(0, "fresh")).topics[0].error_code == 3
-
-
-@pytest.mark.parametrize("version", [0, 13])
-def test_names_that_are_not_legal(client: RawClient, version: int) -> None:
-    for name in ("", ".", "..", "a/b", "x" * 250):
-        assert metadata(client, version, named(version, name)).topics[0].error_code == 17
-
-
-def test_metadata_by_topic_id(client: RawClient) -> None:
-    parts = request_parts("metadata", 12)
-    known = (parts.MetadataRequestTopic(name=None, topic_id=client.topic_id("t")),)
-    assert metadata(client, 12, known).topics[0].name == "t"
-    unknown = metadata(client, 12, (parts.MetadataRequestTopic(name=None, topic_id=uuid.uuid4()),)).topics[0]
-    assert (unknown.error_code, unknown.name) == (100, None)
 
 
 def test_leaders_go_round_the_nodes() -> None:
@@ -117,31 +92,6 @@ def test_create_topics_with_an_assignment(client: RawClient) -> None:
     assert create(client, 7, "other", assignments=assignments).error_code == 42
 
 
-def test_delete_topics(client: RawClient) -> None:
-    topic_id = client.topic_id("t")
-    parts = request_parts("delete_topics", 6)
-
-    def delete(name: str | None, by_id: Any) -> int:
-        state = parts.DeleteTopicState(name=name, topic_id=by_id)
-        response = client.call("delete_topics", 6, topics=(state,), timeout=milliseconds(1))
-        return int(response.responses[0].error_code)
-
-    assert delete("t", topic_id) == 42
-    assert delete(None, topic_id) == 0
-    assert delete(None, topic_id) == 100
-    assert delete("t", None) == 3
-    assert delete("__transaction_state", None) == 42
-
-
-@pytest.mark.parametrize(("key_type", "error"), [(0, 0), (1, 0), (2, 42)])
-def test_find_coordinator(client: RawClient, key_type: int, error: int) -> None:
-    single = client.call("find_coordinator", 3, key="k", key_type=key_type)
-    many = client.call("find_coordinator", 6, key_type=key_type, coordinator_keys=("k", "l"))
-    assert single.error_code == error
-    assert [row.error_code for row in many.coordinators] == [error, error]
-    assert single.node_id == many.coordinators[0].node_id == (-1 if error else 0)
-
-
 def test_describe_cluster(client: RawClient, emulator: Emulator) -> None:
     values = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}
     response = client.call("describe_cluster", 2, endpoint_type=1, **values)
@@ -149,11 +99,3 @@ def test_describe_cluster(client: RawClient, emulator: Emulator) -> None:
     assert [f"{row.host}:{row.port}" for row in response.brokers] == [emulator.bootstrap_servers]
     assert response.cluster_id == metadata(client, 12, ()).cluster_id
     assert client.call("describe_cluster", 2, endpoint_type=2, **values).error_code == 114
-
-
-@pytest.mark.parametrize("validate_only", [False, True])
-def test_a_config_with_a_value_that_it_does_not_take(client: RawClient, validate_only: bool) -> None:
-    config = request_parts("create_topics", 7).CreatableTopicConfig(name="retention.ms", value="soon")
-    row = create(client, 7, "made", configs=(config,), validate_only=validate_only)
-    assert row.error_code == 40
-    assert "Invalid value soon for configuration retention.ms" in row.error_message

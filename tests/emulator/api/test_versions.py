@@ -290,41 +290,6 @@ def test_api_versions_says_what_is_registered(client: RawClient) -> None:
     assert advertised(client) == expected
 
 
-@pytest.mark.parametrize(
-    ("profile", "unstable", "expected"),
-    [
-        (Profile.KAFKA_4_3, False, {"init_producer_id": 5, "produce": 13, "end_txn": 5, "write_txn_markers": 2}),
-        (Profile.KAFKA_4_3, True, {"init_producer_id": 6}),
-        (
-            Profile.KAFKA_3_9,
-            True,
-            {
-                "init_producer_id": 5,
-                "produce": 11,
-                "fetch": 17,
-                "end_txn": 4,
-                "txn_offset_commit": 4,
-                "add_partitions_to_txn": 5,
-                "write_txn_markers": 1,
-                "list_transactions": 1,
-                "describe_groups": 5,
-                "consumer_group_heartbeat": 0,
-                "consumer_group_describe": 0,
-            },
-        ),
-    ],
-)
-def test_profiles_hide_versions(profile: Profile, unstable: bool, expected: dict[str, int]) -> None:
-    config = BrokerConfig(profile=profile, unstable_api_versions_enable=unstable)
-    with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
-        newest = {api: versions[1] for api, versions in advertised(client).items()}
-        assert newest.items() >= expected.items()
-        hidden = next(api for api in expected if expected[api] < max(versions_of(api))) if not unstable else None
-        if hidden:
-            client.send(hidden, expected[hidden] + 1, **sample(hidden, expected[hidden] + 1, None))
-            assert client.is_closed()
-
-
 FEATURES = [("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2)]
 FINALIZED = [("group.version", 1), ("share.version", 1), ("transaction.version", 2)]
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.log_config import LogConfig
@@ -69,14 +66,6 @@ def offsets(log: PartitionLog) -> tuple[int, int, int]:
     return log.last_stable_offset, log.high_watermark, log.log_end_offset
 
 
-def with_header(records: bytes, position: int, code: str, value: int) -> bytes:
-    """Return `records` with one header field changed and the CRC recomputed."""
-    changed = bytearray(records)
-    struct.pack_into(f">{code}", changed, position, value)
-    struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
-    return bytes(changed)
-
-
 # --- plain appends ---
 
 
@@ -119,37 +108,6 @@ def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
     assert log.append(memoryview(received), now_ms=NOW_MS).error is ErrorCode.none
     received[:] = bytes(len(received))  # the connection reuses its buffer (KAFKA-15653)
     assert values(log) == [b"a"]
-
-
-IDEMPOTENT = batch(producer_id=PID, producer_epoch=0, base_sequence=0)
-
-
-@pytest.mark.parametrize(
-    ("records", "error"),
-    [
-        (b"", ErrorCode.invalid_record),
-        (batch()[:-1], ErrorCode.corrupt_message),
-        (batch() + batch()[:-1], ErrorCode.corrupt_message),
-        (batch()[:-1] + b"\xff", ErrorCode.corrupt_message),
-        (b"nonsense", ErrorCode.corrupt_message),
-        (batch()[:16] + b"\x01" + batch()[17:], ErrorCode.invalid_record),
-        (batch()[:16] + b"\x09" + batch()[17:], ErrorCode.corrupt_message),
-        (batch(b"v" * 2000), ErrorCode.message_too_large),
-        (with_header(batch(), 0, "q", 1), ErrorCode.invalid_record),
-        (with_header(batch(), 57, "i", 2), ErrorCode.invalid_record),
-        (with_header(batch(), 57, "i", 0), ErrorCode.invalid_record),
-        (with_header(with_header(batch(), 57, "i", 0), 23, "i", -1), ErrorCode.invalid_record),
-        (build_batch([(b"", b"")], timestamp_ms=0, control=True), ErrorCode.invalid_record),
-        (with_header(IDEMPOTENT, 53, "i", -1), ErrorCode.invalid_record),
-        (with_header(IDEMPOTENT, 51, "h", -2), ErrorCode.invalid_producer_epoch),
-    ],
-)
-def test_bad_batches_are_answered_and_leave_nothing(records: bytes, error: ErrorCode) -> None:
-    log = PartitionLog("orders", 0, config=LogConfig(max_message_bytes=2000))
-    result = append(log, records)
-    assert (result.error, result.base_offset) == (error, -1)
-    assert result.error_message
-    assert (log.log_end_offset, log.producers(), list(log.batches())) == (0, [], [])
 
 
 def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
@@ -257,13 +215,6 @@ def test_reads_give_whole_batches_within_the_limit(log: PartitionLog) -> None:
     assert read(2, size - 1, True) == [b"c"]
     assert read(2, 0, True) == [b"c"]
     assert read(4, MAX_BYTES, True) == []
-
-
-@pytest.mark.parametrize("offset", [-1, 3])
-def test_offsets_outside_of_the_log_are_out_of_range(log: PartitionLog, offset: int) -> None:
-    append(log, batch(b"a", b"b"))
-    result = log.read(offset, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
-    assert result == (ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
 
 
 def test_an_abort_is_listed_although_its_marker_lies_beyond_the_last_stable_offset(log: PartitionLog) -> None:

@@ -19,23 +19,6 @@ NONE, CT, PF, IPM = (
 )
 
 
-@rule("AddPartitionsToTxn v0-3 / unknown partitions are 3, the others 55, and nothing is added")
-@rule("AddPartitionsToTxn v0-3 / an internal topic is 29, the others 55")
-def test_one_bad_partition(wire: Wire) -> None:
-    identity = wire.init_ok("x")
-    for version in range(4):
-        assert wire.add("x", identity, ("t", 0), ("t", 9), ("nope", 0), version=version) == [
-            Code.OPERATION_NOT_ATTEMPTED,
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-            Code.UNKNOWN_TOPIC_OR_PARTITION,
-        ]
-        assert wire.add("x", identity, ("t", 0), ("__consumer_offsets", 0), version=version) == [
-            Code.OPERATION_NOT_ATTEMPTED,
-            29,
-        ]
-    assert wire.describe("x").state == "Empty"
-
-
 @pytest.mark.parametrize("version", range(4))
 @rule("AddPartitionsToTxn v0-3 / without partitions the transaction begins")
 def test_no_partitions(wire: Wire, version: int) -> None:
@@ -43,24 +26,6 @@ def test_no_partitions(wire: Wire, version: int) -> None:
     assert wire.add("x", identity, version=version) == []
     assert (wire.describe("x").state, wire.describe("x").topics) == ("Ongoing", {})
     assert wire.end_settled("x", identity, commit=True, version=3).error == NONE
-
-
-@rule("AddPartitionsToTxn / an empty transactional id is 42")
-@rule("AddPartitionsToTxn / an unknown id is 49")
-@rule("AddPartitionsToTxn / another producer id is 49")
-@rule("AddPartitionsToTxn / another epoch is 90, in either direction")
-@rule("AddPartitionsToTxn / 90 goes out as 47 below v2")
-def test_identity(wire: Wire) -> None:
-    wire.init_ok("x")
-    identity = wire.init_ok("x")
-    for version in range(4):
-        assert wire.add("", identity, ("t", 0), version=version) == [Code.INVALID_REQUEST]
-        assert wire.add("nobody", identity, ("t", 0), version=version) == [IPM]
-        stranger = Identity(identity.producer_id + 1, identity.producer_epoch)
-        assert wire.add("x", stranger, ("t", 0), version=version) == [IPM]
-        fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else PF
-        for by in (-1, 1):
-            assert wire.add("x", identity.bumped(by), ("t", 0), version=version) == [fenced]
 
 
 @pytest.mark.parametrize("before", ["Empty", "CompleteCommit", "CompleteAbort"])
@@ -201,32 +166,6 @@ def test_broker_adds(world: World, version: int) -> None:
     assert answers["x"] == {("__consumer_offsets", 0): NONE}
 
 
-@pytest.mark.parametrize("version", [4, 5])
-@rule("AddPartitionsToTxn verify-only / an unknown id or another producer id is 49")
-@rule("AddPartitionsToTxn verify-only / another epoch is 90")
-@rule("AddPartitionsToTxn verify-only / a partition of the transaction is NONE, any other 120")
-@rule("AddPartitionsToTxn verify-only / an empty transactional id is 42")
-@rule("AddPartitionsToTxn verify-only / adds nothing")
-def test_verify_only(world: World, version: int) -> None:
-    world.wire.init_ok("x")
-    identity = world.wire.init_ok("x")
-
-    def verify(who: Identity, *partitions: tuple[str, int], name: str = "x") -> list[Code | int]:
-        return list(world.add_many((name, who, True, partitions), version=version)[name].values())
-
-    assert verify(identity, ("t", 0)) == [Code.TRANSACTION_ABORTABLE]
-    assert world.wire.describe("x").state == "Empty"
-    assert world.wire.add("x", identity, ("t", 0)) == [NONE]
-    assert verify(identity, ("t", 0), ("many", 0)) == [NONE, Code.TRANSACTION_ABORTABLE]
-    not_attempted = [Code.OPERATION_NOT_ATTEMPTED, Code.UNKNOWN_TOPIC_OR_PARTITION]
-    assert verify(identity, ("t", 0), ("nope", 3)) == not_attempted
-    assert verify(identity, ("t", 0), name="nobody") == [IPM]
-    assert verify(identity, ("t", 0), name="") == [Code.INVALID_REQUEST]
-    assert verify(Identity(identity.producer_id + 1, 0), ("t", 0)) == [IPM]
-    assert verify(identity.bumped(), ("t", 0)) == [PF]
-    assert verify(identity.bumped(-1), ("t", 0)) == [PF]
-
-
 @rule("AddPartitionsToTxn verify-only / while the markers are written / 51")
 @rule("AddPartitionsToTxn verify-only / does not mind another pending transition (KAFKA-14904)")
 def test_verify_only_and_pending(world: World) -> None:
@@ -262,17 +201,3 @@ def test_recorded_version(world: World) -> None:
 
 
 # -- AddOffsetsToTxn
-
-
-@rule("AddOffsetsToTxn / adds the group's partition of __consumer_offsets, once")
-@rule("AddOffsetsToTxn / the codes of AddPartitionsToTxn, 90 as 47 below v2")
-def test_add_offsets(world: World) -> None:
-    identity = world.wire.init_ok("x")
-    for version in range(5):
-        assert world.wire.add_offsets("x", identity, "g", version=version) == NONE
-        fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else PF
-        assert world.wire.add_offsets("x", identity.bumped(), "g", version=version) == fenced
-        assert world.wire.add_offsets("nobody", identity, "g", version=version) == IPM
-        assert world.wire.add_offsets("", identity, "g", version=version) == Code.INVALID_REQUEST
-    (partitions,) = world.wire.describe("x").topics.values()
-    assert len(partitions) == 1

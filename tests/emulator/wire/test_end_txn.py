@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.broker_emulator import PausePoint
-from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, LAST, TV2, World
-from tests.interop.wire import NOBODY, Code, End, Identity, Wire
+from tests.emulator.wire.world import ABORT, COMMIT, KIP_939, LAST, TV2, World
+from tests.interop.wire import Code, End, Identity
 
 rule = pytest.mark.rule
 tv2 = pytest.mark.profiles(*TV2)
@@ -48,47 +48,7 @@ STATES: dict[str, Callable[[World, bool], Identity]] = {
 }
 
 
-@pytest.mark.parametrize("id_", [None, ""])
-@rule("EndTxn / an empty transactional id is 42")
-def test_no_transactional_id(wire: Wire, id_: str | None) -> None:
-    for version in (0, 4):
-        assert wire.end(id_ or "", Identity(1, 0), commit=COMMIT, version=version).error == Code.INVALID_REQUEST
-
-
-@rule("EndTxn / an unknown transactional id is 49")
-def test_unknown_transactional_id(world: World) -> None:
-    for version in range(6 if world.has_tv2 else 5):
-        assert world.wire.end("x", Identity(1, 0), commit=COMMIT, version=version) == End(IPM)
-
-
 # -- v0-4
-
-V0_TABLE = [
-    ("Empty", COMMIT, ITS),
-    ("Empty", ABORT, ITS),
-    ("Ongoing", COMMIT, NONE),
-    ("Ongoing", ABORT, NONE),
-    ("CompleteCommit", COMMIT, NONE),
-    ("CompleteCommit", ABORT, ITS),
-    ("CompleteAbort", COMMIT, ITS),
-    ("CompleteAbort", ABORT, NONE),
-]
-
-
-@pytest.mark.parametrize(
-    ("state", "commit", "expected"),
-    [pytest.param(*row, marks=rule(f"EndTxn v0-4 / {row[0]} / {'commit' if row[1] else 'abort'}")) for row in V0_TABLE],
-)
-def test_v0_table(world: World, state: str, commit: bool, expected: Code) -> None:
-    identity = STATES[state](world, True)
-    for version in range(5):
-        if state == "Ongoing":
-            identity = world.open(old=True) if version else identity
-        assert world.wire.describe("x").state == state
-        assert world.wire.end("x", identity, commit=commit, version=version) == End(expected)
-        settled = world.wire.wait_until_settled("x")
-        # no bump in any case
-        assert settled.identity == identity
 
 
 @pytest.mark.parametrize(("decided", "state"), [(COMMIT, "PrepareCommit"), (ABORT, "PrepareAbort")])
@@ -128,86 +88,7 @@ def test_v0_other_epochs(world: World, state: str, by: int) -> None:
             assert world.wire.end("x", identity.bumped(by), commit=commit, version=version) == End(fenced)
 
 
-@pytest.mark.parametrize("state", STATES)
-@rule("EndTxn v0-4 / another producer id is 49")
-def test_v0_other_producers(world: World, state: str) -> None:
-    identity = STATES[state](world, True)
-    stranger = Identity(identity.producer_id + 1, identity.producer_epoch)
-    assert world.wire.end("x", stranger, commit=COMMIT, version=4) == End(IPM)
-    assert world.wire.end("x", NOBODY, commit=ABORT, version=4) == End(IPM)
-
-
-@tv2
-@rule("EndTxn v0-4 / ends by the old rules what Produce v12 opened")
-def test_v4_ends_what_v12_opened(world: World) -> None:
-    identity = world.open()
-    assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
-    assert world.wire.describe("x").identity == identity
-    assert world.wire.fetch("t").batches[-1].identity == identity
-
-
-@rule("EndTxn v0-4 / a retry from another connection without initialisation is answered NONE")
-def test_v4_replay_from_a_fresh_connection(world: World) -> None:
-    identity = world.open(old=True)
-    world.wire.close()
-    with world.connect() as other:
-        assert other.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
-        assert other.end("x", identity, commit=COMMIT, version=4) == End(NONE)
-
-
 # -- v5: current is the id's pair, retry is the one before
-
-BUMPED = "bumped"
-V5_TABLE = [
-    ("Empty", ABORT, "retry", PF),
-    ("Empty", ABORT, "current", BUMPED),
-    ("Empty", COMMIT, "retry", PF),
-    ("Empty", COMMIT, "current", ITS),
-    ("Ongoing", ABORT, "retry", PF),
-    ("Ongoing", ABORT, "current", BUMPED),
-    ("Ongoing", COMMIT, "retry", PF),
-    ("Ongoing", COMMIT, "current", BUMPED),
-    ("CompleteCommit", ABORT, "retry", ITS),
-    ("CompleteCommit", ABORT, "current", BUMPED),
-    ("CompleteCommit", COMMIT, "retry", NONE),
-    ("CompleteCommit", COMMIT, "current", ITS),
-    ("CompleteAbort", ABORT, "retry", NONE),
-    ("CompleteAbort", ABORT, "current", BUMPED),
-    ("CompleteAbort", COMMIT, "current", ITS),
-]
-
-
-@tv2
-@pytest.mark.parametrize(
-    ("state", "commit", "who", "expected"),
-    [
-        pytest.param(*row, marks=rule(f"EndTxn v5 / {row[0]} / {'commit' if row[1] else 'abort'} / {row[2]}"))
-        for row in V5_TABLE
-    ],
-)
-def test_v5_table(world: World, state: str, commit: bool, who: str, expected: Code | str) -> None:
-    current = STATES[state](world, False)
-    asked = current if who == "current" else current.bumped(-1)
-    answer = world.wire.end("x", asked, commit=commit)
-    if expected == BUMPED:
-        assert answer == End(NONE, current.bumped())
-        settled = world.wire.wait_until_settled("x")
-        assert settled.state == ("CompleteCommit" if commit else "CompleteAbort")
-        assert (settled.identity, settled.topics) == (current.bumped(), {})
-    elif expected == NONE:
-        assert answer == End(NONE, current)  # the lost response, again
-        assert world.wire.describe("x").state == state
-    else:
-        assert answer == End(Code(int(expected)))
-        assert world.wire.describe("x").identity == current
-
-
-@pytest.mark.profiles(KIP_939)
-@rule("EndTxn v5 / CompleteAbort / commit / retry: 90")
-def test_v5_late_commit_by_the_kips(world: World) -> None:
-    """KAFKA-20785: the client has to learn of its fencing, not of a mistake."""
-    current = complete_abort(world, False)
-    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(PF)
 
 
 @pytest.mark.profiles(KIP_939)
@@ -222,22 +103,6 @@ def test_v5_retry_by_the_kips(world: World) -> None:
     assert world.wire.end("x", fenced, commit=COMMIT) == End(PF)
 
 
-@pytest.mark.profiles(KAFKA_4_3)
-@rule("EndTxn v5 / a retry is told by its epoch alone, in releases")
-def test_v5_retry_in_releases(world: World) -> None:
-    """Seen in 4.3.1: the epoch before, with which no v4 request ended a transaction."""
-    current = complete_commit(world, True)
-    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(NONE, current)
-    assert world.wire.end("x", current.bumped(-1), commit=ABORT) == End(ITS)
-
-
-@pytest.mark.profiles(KAFKA_4_3)
-@rule("EndTxn v5 / CompleteAbort / commit / retry: 48")
-def test_v5_late_commit_in_releases(world: World) -> None:
-    current = complete_abort(world, False)
-    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(ITS)
-
-
 @tv2
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("by", [-2, 1, 7])
@@ -248,14 +113,6 @@ def test_v5_other_epochs(world: World, state: str, by: int) -> None:
     current = STATES[state](world, False)
     for commit in (COMMIT, ABORT):
         assert world.wire.end("x", current.bumped(by), commit=commit) == End(PF)
-
-
-@tv2
-@rule("EndTxn v5 / another producer id is 49")
-def test_v5_other_producers(world: World) -> None:
-    identity = world.open()
-    assert world.wire.end("x", Identity(identity.producer_id + 1, 0), commit=COMMIT) == End(IPM)
-    assert world.wire.end("x", NOBODY, commit=COMMIT) == End(IPM)
 
 
 @tv2
@@ -288,15 +145,6 @@ def test_answer_before_the_markers(world: World) -> None:
     held.release()
     world.wire.wait_until_settled("x")
     assert world.wire.add("x", following, ("many", 0)) == [NONE]
-
-
-@tv2
-@rule("EndTxn v5 / an abort of nothing has a start time, no partitions and one bump")
-def test_v5_abort_of_nothing(world: World) -> None:
-    identity = world.wire.init_ok("x")
-    assert world.wire.end_settled("x", identity, commit=ABORT) == End(NONE, identity.bumped())
-    described = world.wire.describe("x")
-    assert (described.state, described.started, described.topics) == ("CompleteAbort", True, {})
 
 
 @tv2
@@ -345,19 +193,3 @@ def test_v5_late_commit_at_the_limit(world: World) -> None:
     answer = world.wire.end_settled("x", last, commit=ABORT)
     assert answer.identity.producer_epoch == 0
     assert world.wire.end("x", last, commit=COMMIT) == End(PF if world.profile is KIP_939 else ITS)
-
-
-@rule("Epoch limit / EndTxn v0-4 at 32766 / no bump, the pair stays")
-def test_v4_at_the_limit(world: World) -> None:
-    last = world.at_epoch(LAST)
-    for sequence in range(2):
-        assert world.write("x", last, sequence=sequence, old=True).error == NONE
-        assert world.wire.end_settled("x", last, commit=COMMIT, version=4) == End(NONE)
-        assert world.wire.describe("x").identity == last
-
-
-@pytest.mark.profiles(KAFKA_3_9)
-@rule("EndTxn / v5 is not served before transaction version 2")
-def test_no_v5_in_3_9(world: World) -> None:
-    offered = {api.api_key: api.max_version for api in world.wire.api_versions().api_keys}
-    assert offered[26] == 4

@@ -8,58 +8,14 @@ import pytest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from dualwrite.broker_emulator import PausePoint
-from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, LAST, TV2, World
-from tests.interop.wire import NOBODY, Code, ConnectionClosedError, End, Identity, Init, Wire
+from tests.emulator.wire.world import ABORT, COMMIT, KIP_939, LAST, TV2, World
+from tests.interop.wire import NOBODY, Code, End, Identity, Init
 
 rule = pytest.mark.rule
 tv2 = pytest.mark.profiles(*TV2)
 
-TWO_PHASE_COMMIT_TIMEOUT_MS = 2147483647
 REFUSED = {code: Init(code, NOBODY) for code in Code}
 """Every error answers -1 for the pair, and in v6 for the ongoing pair."""
-
-
-def newest(world: World) -> int:
-    return 6 if world.has_tv2 else 5
-
-
-@rule("InitProducerId / half an expected pair is 42, even without a transactional id")
-def test_half_a_pair(wire: Wire) -> None:
-    for half in (Identity(5, -1), Identity(-1, 5)):
-        assert wire.init("x", half) == REFUSED[Code.INVALID_REQUEST]
-        assert wire.init(None, half) == REFUSED[Code.INVALID_REQUEST]
-
-
-@rule("InitProducerId / without a transactional id: a fresh producer id at epoch 0, whatever pair is given")
-@rule("Producer ids / are given out once")
-def test_idempotent(wire: Wire) -> None:
-    answers = [wire.init_ok(None), wire.init_ok(None), wire.init_ok(None, Identity(77, 3))]
-    assert [identity.producer_epoch for identity in answers] == [0, 0, 0]
-    assert len({identity.producer_id for identity in answers}) == 3
-
-
-@rule("InitProducerId / an empty transactional id is 42")
-def test_empty_id(wire: Wire) -> None:
-    for version in range(6):
-        assert wire.init("", version=version) == REFUSED[Code.INVALID_REQUEST]
-
-
-@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-@rule("InitProducerId / a timeout of 0, below, or above transaction.max.timeout.ms is 50")
-@rule("InitProducerId / every error carries -1 for ids and epochs")
-def test_timeouts(world: World, timeout_ms: int) -> None:
-    for version in range(newest(world) + 1):
-        assert world.wire.init("x", version=version, timeout_ms=timeout_ms) == REFUSED[Code.INVALID_TRANSACTION_TIMEOUT]
-    assert world.wire.init("x", timeout_ms=900_000).error == Code.NONE
-
-
-@rule("InitProducerId / an unknown id: a new producer id at epoch 0, whatever pair is given")
-@rule("InitProducerId / an unknown id is Empty afterwards, without a start")
-def test_unknown_id(world: World) -> None:
-    for version in range(newest(world) + 1):
-        assert world.wire.init_ok(f"x{version}", Identity(7, 7), version=version).producer_epoch == 0
-        described = world.wire.describe(f"x{version}")
-        assert (described.state, described.started, described.topics) == ("Empty", False, {})
 
 
 @rule("InitProducerId / concurrent first ones serialise on the same entry")
@@ -106,23 +62,6 @@ def test_nothing_open(world: World, state: str) -> None:
     assert wire.describe("x").identity == current.bumped()
 
 
-@rule("InitProducerId / a pair with another producer id is 90")
-@rule("InitProducerId / 90 goes out as 47 below v4")
-def test_fenced(wire: Wire) -> None:
-    current = wire.init_ok("x")
-    stranger = Identity(current.producer_id + 1, current.producer_epoch)
-    for version, fenced in ((3, Code.INVALID_PRODUCER_EPOCH), (4, Code.PRODUCER_FENCED), (5, Code.PRODUCER_FENCED)):
-        assert wire.init("x", stranger, version=version) == REFUSED[fenced]
-        assert wire.init("x", current.bumped(5), version=version) == REFUSED[fenced]
-
-
-@rule("InitProducerId / Empty or Complete / replaces the timeout")
-def test_new_timeout(world: World) -> None:
-    world.wire.init_ok("x", timeout_ms=1000)
-    world.wire.init_ok("x", timeout_ms=2000)
-    assert world.wire.describe("x").timeout_ms == 2000
-
-
 # -- a transaction is open
 
 
@@ -165,31 +104,6 @@ def test_pending_before_the_pair(world: World) -> None:
     held.release()
 
 
-@rule("InitProducerId / Ongoing / only the producer id is looked at: a zombie aborts, and is fenced after")
-def test_zombie(world: World) -> None:
-    zombie = world.wire.init_ok("x")
-    opened = world.open()
-    assert world.wire.init("x", zombie).error == Code.CONCURRENT_TRANSACTIONS
-    assert world.wire.wait_until_settled("x").identity == opened.bumped()
-    assert world.wire.init("x", zombie) == REFUSED[Code.PRODUCER_FENCED]
-
-
-@rule("InitProducerId / Ongoing / another producer id is 90 and aborts nothing")
-def test_stranger(world: World) -> None:
-    opened = world.open()
-    assert world.wire.init("x", Identity(opened.producer_id + 1, 0)) == REFUSED[Code.PRODUCER_FENCED]
-    assert world.wire.describe("x").state == "Ongoing"
-
-
-@tv2
-@rule("InitProducerId / Ongoing / the client's own pair is answered one epoch on (transaction version 2)")
-def test_own_pair(world: World) -> None:
-    opened = world.open()
-    assert world.wire.init("x", opened).error == Code.CONCURRENT_TRANSACTIONS
-    world.wire.wait_until_settled("x")
-    assert world.wire.init("x", opened) == Init(Code.NONE, opened.bumped())
-
-
 @rule("InitProducerId / Ongoing / the client's own pair is 90 after the abort (transaction version 0 and 1)")
 @pytest.mark.parametrize("level", [0, 1])
 def test_own_pair_before_version_2(world: World, level: int) -> None:
@@ -205,18 +119,6 @@ def test_own_pair_before_version_2(world: World, level: int) -> None:
 # -- the epoch limit
 
 
-@rule("Epoch limit / InitProducerId at 32766 / a new producer id at epoch 0")
-@rule("Epoch limit / InitProducerId retry after the rotation / the same answer again")
-@pytest.mark.parametrize("names_itself", [True, False])
-def test_limit(world: World, names_itself: bool) -> None:
-    last = world.at_epoch(LAST)
-    answer = world.wire.init("x", last if names_itself else NOBODY)
-    assert (answer.error, answer.identity.producer_epoch) == (Code.NONE, 0)
-    assert answer.identity.producer_id != last.producer_id
-    if names_itself:
-        assert world.wire.init("x", last) == answer
-
-
 @pytest.mark.profiles(KIP_939)
 @rule("Epoch limit / InitProducerId at 32766 with another epoch / judged as below the limit")
 def test_limit_with_the_epoch_before(world: World) -> None:
@@ -224,15 +126,6 @@ def test_limit_with_the_epoch_before(world: World) -> None:
     assert world.wire.init("x", before) == Init(Code.NONE, before.bumped())
     assert world.wire.init("x", before) == Init(Code.NONE, before.bumped())
     assert world.wire.init("x", before.bumped(-1)) == REFUSED[Code.PRODUCER_FENCED]
-
-
-@pytest.mark.profiles(KAFKA_4_3, KAFKA_3_9)
-@rule("Epoch limit / InitProducerId at 32766 with another epoch / -1 in releases")
-def test_limit_with_the_epoch_before_in_releases(world: World) -> None:
-    before = world.at_epoch(LAST - 1)
-    assert world.wire.init("x", before) == Init(Code.NONE, before.bumped())
-    assert world.wire.init("x", before) == REFUSED[Code.UNKNOWN_SERVER_ERROR]
-    assert world.wire.describe("x").identity == before.bumped()
 
 
 @tv2
@@ -287,22 +180,6 @@ def test_stuck_at_the_limit(world: World) -> None:
 
 
 @tv2
-@rule("InitProducerId v6 / Enable2Pc: stored and described with the timeout 2147483647, whatever was sent")
-@rule("InitProducerId v6 / from two-phase commit back to a normal timeout")
-@rule("Timeouts / a two-phase commit transaction has none")
-def test_two_phase_commit(world: World) -> None:
-    wire = world.wire
-    identity = wire.init_ok("x", version=6, enable_2pc=True, timeout_ms=-5)
-    assert wire.describe("x").timeout_ms == TWO_PHASE_COMMIT_TIMEOUT_MS
-    assert world.write("x", identity).error == Code.NONE
-    world.emulator.advance_clock(7_200_000)
-    assert wire.describe("x").state == "Ongoing"
-    identity = world.end("x", identity, commit=COMMIT)
-    wire.init_ok("x", timeout_ms=1234)
-    assert wire.describe("x").timeout_ms == 1234
-
-
-@tv2
 @pytest.mark.parametrize("settings", [{"transaction_two_phase_commit_enable": False}], indirect=True)
 @rule("InitProducerId v6 / Enable2Pc where two-phase commit is off is 53, before all that follows")
 def test_two_phase_commit_is_off(world: World) -> None:
@@ -310,24 +187,6 @@ def test_two_phase_commit_is_off(world: World) -> None:
     assert world.wire.init("x", version=6, enable_2pc=True) == refused
     assert world.wire.init("x", version=6, enable_2pc=True, keep=True, timeout_ms=0) == refused
     assert world.wire.init("x", version=6).error == Code.NONE
-
-
-@pytest.mark.profiles(KAFKA_4_3)
-@rule("InitProducerId v6 / KeepPreparedTxn is 35 in releases, before the timeout is looked at")
-def test_keep_in_releases(world: World) -> None:
-    refused = REFUSED[Code.UNSUPPORTED_VERSION]
-    assert world.wire.init("x", version=6, enable_2pc=True, keep=True) == refused
-    assert world.wire.init("x", version=6, keep=True, timeout_ms=0) == refused
-
-
-@pytest.mark.profiles(KAFKA_4_3, KAFKA_3_9)
-@pytest.mark.parametrize("settings", [{"unstable_api_versions_enable": False}], indirect=True)
-@rule("InitProducerId v6 / hidden without unstable.api.versions.enable: not advertised, closes the connection")
-def test_v6_is_hidden(world: World) -> None:
-    offered = {api.api_key: api.max_version for api in world.wire.api_versions().api_keys}
-    assert offered[22] == 5
-    with pytest.raises(ConnectionClosedError):
-        world.wire.init("x", version=6)
 
 
 @pytest.mark.profiles(KIP_939)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, LAST, World
+from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_4_3, KIP_939, LAST, World
 from tests.interop.raw_wire.test_transaction_log import _Reader
 from tests.interop.wire import Code
 
@@ -89,26 +89,6 @@ def test_tags_of_the_kips(world: World) -> None:
     assert previous == [None, None, None, producer_id, None, None, producer_id, None]
 
 
-@pytest.mark.profiles(KAFKA_4_3)
-@rule("Transaction log / kafka-4.3 writes value version 1 with tags 0 to 2, the own producer id as the previous one")
-def test_tags_of_releases(world: World) -> None:
-    """The sequence as Apache Kafka 4.3.1 wrote it."""
-    values, producer_id = two_transactions(world)
-    assert [value.state for value in values] == STATES
-    assert [value.producer_epoch for value in values] == [0, 0, 1, 1, 1, 2, 2, 3]
-    own = {PREVIOUS_PRODUCER_ID: producer_id}
-    assert [value.tags for value in values] == [own] + [own | {CLIENT_VERSION: 2}] * 7
-
-
-@pytest.mark.profiles(KAFKA_3_9)
-@rule("Transaction log / kafka-3.9 writes value version 0")
-def test_records_of_3_9(world: World) -> None:
-    values, _ = two_transactions(world)
-    assert [value.state for value in values] == STATES
-    assert {value.version for value in values} == {0}
-    assert [value.producer_epoch for value in values] == [0] * 7 + [1]
-
-
 @pytest.mark.profiles(KIP_939, KAFKA_4_3)
 @rule("Transaction log / a rotation: the next producer id in Prepare, the previous one in Complete (KAFKA-20310)")
 def test_rotation(world: World) -> None:
@@ -136,22 +116,3 @@ def test_dual_identity(world: World) -> None:
     value = StateLog(world).values("x")[-1]
     assert (value.state, value.producer_epoch, value.timeout_ms) == (1, opened.producer_epoch, 2147483647)
     assert (value.tags[NEXT_PRODUCER_ID], value.tags[NEXT_EPOCH]) == (opened.producer_id, opened.producer_epoch + 1)
-
-
-@rule("Transaction log / partitions are null in Empty and an empty list in Complete")
-def test_partitions(world: World) -> None:
-    values, _ = two_transactions(world)
-    head = struct.calcsize(">hqhib")
-    nothing, none_left = (b"\x00", b"\x01") if world.has_tv2 else (b"\xff\xff\xff\xff", b"\x00\x00\x00\x00")
-    assert values[0].raw[head:].startswith(nothing)
-    assert values[3].raw[head:].startswith(none_left)
-
-
-@rule("Transaction log / the partition of an id: Java's hash of its UTF-16 units, made non-negative")
-@pytest.mark.parametrize(
-    ("name", "partition"),
-    [("txn-1", 0), ("my-txn", 0), ("a", 2), ("polygenelubricants", 0), ("\N{GRINNING FACE}", 4)],
-)
-def test_partition_of_an_id(world: World, name: str, partition: int) -> None:
-    world.wire.init_ok(name)
-    assert [index for index in range(5) if world.wire.list_offsets(TOPIC, partition=index)] == [partition]

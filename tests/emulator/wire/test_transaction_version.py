@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.emulator.wire.test_transaction_log import StateLog
-from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, TV2, World
-from tests.interop.wire import Code, End, Init
+from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KIP_939, TV2, World
+from tests.interop.wire import Code, End
 
 rule = pytest.mark.rule
 tv2 = pytest.mark.profiles(*TV2)
@@ -46,28 +46,6 @@ def test_unknown_feature(world: World) -> None:
 
 
 @tv2
-@rule("UpdateFeatures / levels that are not supported, downgrades by the wrong type and unknown features are 95")
-@rule("UpdateFeatures / one that is refused refuses the request")
-def test_refusals(world: World) -> None:
-    before = world.finalized()
-    for version in range(3):
-        for update in (
-            (FEATURE, 1, UPGRADE),
-            (FEATURE, 3, UPGRADE),
-            (FEATURE, -1, UPGRADE),
-            ("nope", 1, UPGRADE),
-        ):
-            assert world.update_features(update, version=version) == (INVALID_UPDATE_VERSION, [])
-    for version in (1, 2):
-        assert world.update_features((FEATURE, 1, 0), version=version)[0] == INVALID_UPDATE_VERSION
-        both = ((FEATURE, 1, SAFE_DOWNGRADE), ("nope", 1, UPGRADE))
-        assert world.update_features(*both, version=version)[0] == INVALID_UPDATE_VERSION
-    # v0 has a flag for downgrades, which Kafka's controller ignores
-    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=0)[0] == INVALID_UPDATE_VERSION
-    assert world.finalized() == before
-
-
-@tv2
 @rule("UpdateFeatures / up, and down with the right type; validate-only changes nothing")
 @pytest.mark.parametrize("version", [1, 2])
 def test_update(world: World, version: int) -> None:
@@ -82,33 +60,6 @@ def test_update(world: World, version: int) -> None:
     assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=version)[0] == INVALID_UPDATE_VERSION
     assert world.update_features((FEATURE, 2, UPGRADE), version=version) == (0, rows)
     assert world.finalized() == (2, epoch + 3)
-
-
-@tv2
-@rule("Version change / an old client's transaction is ended by the old rules after an upgrade; records v0, then v1")
-def test_upgrade_during_a_transaction(world: World) -> None:
-    world.emulator.set_transaction_version(0)
-    log = StateLog(world)
-    identity = world.open(old=True)
-    world.emulator.set_transaction_version(2)
-    assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
-    assert world.wire.describe("x").identity == identity
-    assert world.wire.fetch("t").batches[-1].identity == identity
-    assert [(value.version, value.state) for value in log.values("x")] == [(0, 0), (0, 1), (1, 2), (1, 4)]
-    # the next one is of the new kind, and bumps
-    assert world.write("x", identity, sequence=1).error == NONE
-    assert world.wire.end_settled("x", identity, commit=COMMIT) == End(NONE, identity.bumped())
-
-
-@tv2
-@rule("Version change / a new client's transaction is ended by the new rules after a downgrade to 1")
-def test_downgrade_during_a_transaction(world: World) -> None:
-    log = StateLog(world)
-    identity = world.open()
-    world.emulator.set_transaction_version(1)
-    assert world.wire.end_settled("x", identity, commit=ABORT) == End(NONE, identity.bumped())
-    assert world.wire.fetch("t").batches[-1].identity == identity.bumped()
-    assert [(value.version, value.state) for value in log.values("x")] == [(1, 0), (1, 1), (1, 3), (1, 5)]
 
 
 @tv2
@@ -152,22 +103,3 @@ def test_level_0(world: World) -> None:
     world.emulator.set_transaction_version(2)
     opened = world.wire.describe("open").identity
     assert world.wire.end_settled("open", opened, commit=COMMIT) == End(NONE, opened.bumped())
-
-
-@pytest.mark.profiles(KAFKA_4_3)
-@rule("Version change / at level 0 requests of version 2 are 35, and the id is 51 until its coordinator moves")
-def test_level_0_in_releases(world: World) -> None:
-    """Seen in 4.3.1: the exception leaves the id pending."""
-    assert ask_for_version_2(world) == [Code.UNSUPPORTED_VERSION] * 4
-    assert [world.wire.init(name).error for name in NAMES] == [Code.CONCURRENT_TRANSACTIONS] * 4
-    world.emulator.set_transaction_version(2)
-    assert [world.wire.init(name).error for name in NAMES] == [Code.CONCURRENT_TRANSACTIONS] * 4
-
-
-@tv2
-@rule("Version change / at level 0 the server aborts what a new client left open")
-def test_server_abort_at_level_0(world: World) -> None:
-    identity = world.open()
-    world.emulator.set_transaction_version(0)
-    assert world.time_out().identity == identity.bumped()
-    assert world.wire.init("x") == Init(NONE, identity.bumped(2))

@@ -9,60 +9,24 @@ import pytest
 
 from dualwrite.broker_emulator import PausePoint
 from dualwrite.broker_emulator.cluster.node import Node
-from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, TV2, World
+from tests.emulator.wire.world import ABORT, COMMIT, TV2, World
 from tests.interop.wire import Code, Identity, Produced, Wire, wait_until
 
 rule = pytest.mark.rule
 
-NONE, ITS, TA, IPE, CT, IPM = (
+NONE, ITS, TA, IPE, CT = (
     Code.NONE,
     Code.INVALID_TXN_STATE,
     Code.TRANSACTION_ABORTABLE,
     Code.INVALID_PRODUCER_EPOCH,
     Code.CONCURRENT_TRANSACTIONS,
-    Code.INVALID_PRODUCER_ID_MAPPING,
 )
 RETRY = Code.NOT_ENOUGH_REPLICAS
-
-
-def produce_versions(world: World) -> list[int]:
-    return [3, 10, 11, 12] if world.has_tv2 else [3, 10, 11]
 
 
 def produce(world: World, identity: Identity, version: int, *, sequence: int = 0, partition: int = 0) -> Code | int:
     topic = "many" if partition else "t"
     return world.wire.produce("x", identity, topic, sequence, partition=partition, version=version).error
-
-
-# -- the coordinator's code, and the client's
-
-
-@rule("Produce / verification says 120: 48 up to v10, 120 in v11")
-@rule("Produce / below v12 the coordinator is asked to verify only")
-@pytest.mark.parametrize(("version", "expected"), [(3, ITS), (9, ITS), (10, ITS), (11, TA)])
-def test_not_added(world: World, version: int, expected: Code) -> None:
-    identity = world.wire.init_ok("x")
-    assert produce(world, identity, version) == expected
-    assert world.wire.describe("x").state == "Empty"
-    assert world.wire.add("x", identity, ("t", 0)) == [NONE]
-    assert produce(world, identity, version) == NONE
-
-
-@rule("Produce / the coordinator says 90: 47 in every version (KAFKA-9911)")
-@rule("Produce / the coordinator says 49: 49 in every version")
-@rule("Produce / a transactional batch without a transactional id is 53 for the whole request")
-def test_wrong_producers(world: World) -> None:
-    wire = world.wire
-    wire.init_ok("x")
-    identity = wire.init_ok("x")
-    for version in produce_versions(world):
-        assert produce(world, identity.bumped(-1), version) == IPE
-        assert produce(world, identity.bumped(), version) == IPE
-        assert produce(world, Identity(identity.producer_id + 1, 0), version) == IPM
-        assert wire.produce("nobody", identity, "t", 0, version=version).error == IPM
-        refused = wire.produce(None, identity, "t", 0, version=version)
-        assert refused.error == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert wire.list_offsets("t") == 0
 
 
 @rule("Produce / the coordinator says 51: 19 below v12")
@@ -270,27 +234,6 @@ def test_guard_expires(world: World) -> None:
     assert produce(world, identity, 11, sequence=0) == TA
     world.emulator.advance_clock(86_400_000 + 2 * 600_000)
     assert verifications(world) == {}
-
-
-@rule("Guard / open means open with whichever epoch (before KAFKA-18575)")
-@pytest.mark.profiles(KAFKA_3_9)
-def test_open_is_open(world: World) -> None:
-    identity = world.open()
-    assert produce(world, identity.bumped(), 11, sequence=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert produce(world, identity.bumped(), 11, sequence=0) == NONE
-    assert produce(world, identity, 11, sequence=1) == IPE
-    world.wire.init("x")  # whose abort has the made-up epoch
-
-
-@rule("Guard / open means open with the same epoch (KAFKA-18575, KAFKA-18654)")
-@pytest.mark.profiles(*TV2)
-def test_open_with_another_epoch(world: World) -> None:
-    identity = world.open()
-    # the coordinator was asked and knows better
-    assert produce(world, identity.bumped(), 11, sequence=0) == IPE
-    # the attempt is remembered with its sequence; Kafka 4.3 does the same, and the transaction can only be aborted
-    assert produce(world, identity, 11, sequence=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    world.end("x", identity, commit=ABORT)
 
 
 # -- the queue of a broker that has a request about the id in flight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.conftest import Broker
+from tests.interop.conftest import Broker, every_broker
 from tests.interop.wire import NOBODY, Code, End, Identity, Produced, Wire, wait_for
 
 COMMIT, ABORT = True, False
@@ -13,6 +13,7 @@ COMMIT, ABORT = True, False
 # -- AddPartitionsToTxn
 
 
+@every_broker
 @pytest.mark.parametrize("version", range(4))
 def test_add_partitions(wire: Wire, transactional_id: str, topic: str, version: int) -> None:
     identity = wire.init_ok(transactional_id)
@@ -22,6 +23,7 @@ def test_add_partitions(wire: Wire, transactional_id: str, topic: str, version: 
     assert (described.state, described.topics, described.started) == ("Ongoing", {topic: [0]}, True)
 
 
+@every_broker
 @pytest.mark.parametrize(
     ("version", "fenced"),
     [(0, Code.INVALID_PRODUCER_EPOCH), (1, Code.INVALID_PRODUCER_EPOCH), (2, Code.PRODUCER_FENCED)],
@@ -35,6 +37,7 @@ def test_add_partitions_with_another_epoch(
     assert wire.add(transactional_id, identity.bumped(by), (topic, 0), version=version) == [fenced]
 
 
+@every_broker
 def test_add_partitions_refusals(wire: Wire, transactional_id: str, topic: str) -> None:
     assert wire.add(transactional_id, Identity(1, 0), (topic, 0)) == [Code.INVALID_PRODUCER_ID_MAPPING]
     identity = wire.init_ok(transactional_id)
@@ -47,27 +50,39 @@ def test_add_partitions_refusals(wire: Wire, transactional_id: str, topic: str) 
         Code.UNKNOWN_TOPIC_OR_PARTITION,
         Code.UNKNOWN_TOPIC_OR_PARTITION,
     ]
+    refused = [Code.OPERATION_NOT_ATTEMPTED, Code.TOPIC_AUTHORIZATION_FAILED]
+    assert wire.add(transactional_id, identity, (topic, 0), ("__transaction_state", 0)) == refused
     assert wire.describe(transactional_id).state == "Empty"
 
 
+@every_broker
 def test_add_partitions_of_brokers(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     partition = (topic, 0)
     assert wire.add_broker(transactional_id, identity, partition, verify_only=True) == Code.TRANSACTION_ABORTABLE
     assert wire.add_broker(transactional_id, identity, partition, verify_only=False) == Code.NONE
     assert wire.add_broker(transactional_id, identity, partition, verify_only=True) == Code.NONE
-    assert wire.add_broker(transactional_id, identity.bumped(), partition, verify_only=True) == Code.PRODUCER_FENCED
-    assert wire.add_broker("unknown", identity, partition, verify_only=True) == Code.INVALID_PRODUCER_ID_MAPPING
+    for by in (-1, 1):
+        other = identity.bumped(by)
+        assert wire.add_broker(transactional_id, other, partition, verify_only=True) == Code.PRODUCER_FENCED
+    stranger = Identity(identity.producer_id + 100_000, 0)
+    for name, who in (("unknown", identity), (transactional_id, stranger)):
+        assert wire.add_broker(name, who, partition, verify_only=True) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert wire.add_broker("", identity, partition, verify_only=True) == Code.INVALID_REQUEST
 
 
-@pytest.mark.parametrize(("version", "fenced"), [(1, Code.INVALID_PRODUCER_EPOCH), (3, Code.PRODUCER_FENCED)])
-def test_add_offsets(wire: Wire, transactional_id: str, group: str, version: int, fenced: Code) -> None:
+@every_broker
+@pytest.mark.parametrize("version", range(5))
+def test_add_offsets(wire: Wire, transactional_id: str, group: str, version: int) -> None:
+    fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else Code.PRODUCER_FENCED
     wire.wait_for_coordinator(group, key_type=0)
     identity = wire.init_ok(transactional_id)
     assert wire.add_offsets(transactional_id, identity, group, version=version) == Code.NONE
     assert wire.add_offsets(transactional_id, identity, group, version=version) == Code.NONE
     assert list(wire.describe(transactional_id).topics) == ["__consumer_offsets"]
     assert wire.add_offsets(transactional_id, identity.bumped(), group, version=version) == fenced
+    assert wire.add_offsets("unknown", identity, group, version=version) == Code.INVALID_PRODUCER_ID_MAPPING
+    assert wire.add_offsets("", identity, group, version=version) == Code.INVALID_REQUEST
 
 
 # -- EndTxn up to v4: strict epochs, no bump
@@ -93,14 +108,16 @@ def test_old_end_does_not_bump(wire: Wire, transactional_id: str, topic: str, ve
     assert wire.end_settled(transactional_id, identity, commit=commit, version=version) == End(Code.NONE)
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_end_of_unknown_ids(wire: Wire, transactional_id: str, version: int) -> None:
-    end = End(Code.INVALID_PRODUCER_ID_MAPPING)
-    assert wire.end(transactional_id, Identity(1, 0), commit=COMMIT, version=version) == end
+@every_broker
+def test_end_of_unknown_ids(broker: Broker, wire: Wire, transactional_id: str) -> None:
+    unmapped, versions = End(Code.INVALID_PRODUCER_ID_MAPPING), range(5 if "3.9" in broker.name else 6)
+    for version in versions:
+        assert wire.end(transactional_id, Identity(1, 0), commit=COMMIT, version=version) == unmapped
     identity = wire.init_ok(transactional_id)
-    stranger = Identity(identity.producer_id + 100_000, 0)
-    assert wire.end(transactional_id, stranger, commit=COMMIT, version=version) == end
-    assert wire.end("", identity, commit=COMMIT, version=version) == End(Code.INVALID_REQUEST)
+    for version in versions:
+        for stranger in (Identity(identity.producer_id + 100_000, 0), NOBODY):
+            assert wire.end(transactional_id, stranger, commit=COMMIT, version=version) == unmapped
+        assert wire.end("", identity, commit=COMMIT, version=version) == End(Code.INVALID_REQUEST)
 
 
 def test_old_end_without_a_transaction(wire: Wire, transactional_id: str) -> None:
@@ -222,8 +239,3 @@ def test_transaction_timeout_seen_by_old_clients(wire: Wire, transactional_id: s
     assert wire.describe(transactional_id).identity == identity.bumped()
     assert wire.end(transactional_id, identity, commit=COMMIT, version=4) == End(Code.PRODUCER_FENCED)
     assert wire.end(transactional_id, identity, commit=ABORT, version=1) == End(Code.INVALID_PRODUCER_EPOCH)
-
-
-def test_an_empty_id_is_no_identity(wire: Wire, transactional_id: str) -> None:
-    wire.init_ok(transactional_id)
-    assert wire.end(transactional_id, NOBODY, commit=COMMIT) == End(Code.INVALID_PRODUCER_ID_MAPPING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from kafka.protocol.admin.cluster import UpdateFeaturesRequest
@@ -42,12 +42,20 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     return chosen
 
 
-def update(wire: Wire, level: int, upgrade_type: int, *, version: int = 2, validate_only: bool = False) -> int:
+def update(
+    wire: Wire,
+    level: int,
+    upgrade_type: int,
+    *,
+    version: int = 2,
+    validate_only: bool = False,
+    features: Sequence[str] = (FEATURE,),
+) -> int:
     kind = UpdateFeaturesRequest.FeatureUpdateKey
     how = {"upgrade_type": upgrade_type} if version else {"allow_downgrade": upgrade_type > UPGRADE}
     extra = {"validate_only": validate_only} if version else {}
-    row = kind(feature=FEATURE, max_version_level=level, **how)
-    request = UpdateFeaturesRequest(version=version, timeout_ms=10_000, feature_updates=[row], **extra)
+    rows = [kind(feature=feature, max_version_level=level, **how) for feature in features]
+    request = UpdateFeaturesRequest(version=version, timeout_ms=10_000, feature_updates=rows, **extra)
     return int(wire.call(request).error_code)
 
 
@@ -72,11 +80,14 @@ def _level_2(wire: Wire) -> Iterator[None]:
 def test_refusals(wire: Wire, version: int) -> None:
     for refused in (1, 3, -1):
         assert update(wire, refused, UPGRADE, version=version) == INVALID_UPDATE_VERSION
+    assert update(wire, 1, UPGRADE, version=version, features=["no-such-feature"]) == INVALID_UPDATE_VERSION
     assert update(wire, 2, UPGRADE, version=version) == 0
     if version == 0:
         assert update(wire, 1, SAFE_DOWNGRADE, version=0) == INVALID_UPDATE_VERSION
     else:
         assert update(wire, 1, 0, version=version) == INVALID_UPDATE_VERSION
+        both = (FEATURE, "no-such-feature")
+        assert update(wire, 1, SAFE_DOWNGRADE, version=version, features=both) == INVALID_UPDATE_VERSION
         assert update(wire, 1, SAFE_DOWNGRADE, version=version, validate_only=True) == 0
     assert level(wire) == 2
 

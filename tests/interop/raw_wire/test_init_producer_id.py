@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.conftest import Broker
+from tests.interop.conftest import Broker, every_broker
 from tests.interop.wire import NOBODY, Code, End, Identity, Init, Wire, wait_for
 
 
@@ -16,6 +16,7 @@ def test_first_and_second_initialisation(wire: Wire, transactional_id: str, vers
     assert wire.describe(transactional_id).state == "Empty"
 
 
+@every_broker
 def test_idempotent_producers_get_fresh_ids(wire: Wire) -> None:
     first, second = wire.init_ok(None), wire.init_ok(None)
     assert first.producer_epoch == second.producer_epoch == 0
@@ -26,24 +27,34 @@ def test_idempotent_producers_get_fresh_ids(wire: Wire) -> None:
     assert third.producer_id not in (first.producer_id, second.producer_id)
 
 
-@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_timeout_out_of_range(wire: Wire, transactional_id: str, timeout_ms: int) -> None:
-    assert wire.init(transactional_id, timeout_ms=timeout_ms) == Init(Code.INVALID_TRANSACTION_TIMEOUT, NOBODY)
+@every_broker
+@pytest.mark.parametrize("version", range(6))
+def test_timeout_out_of_range(wire: Wire, transactional_id: str, version: int) -> None:
+    for timeout_ms in (0, -1, 900_001):
+        refused = wire.init(transactional_id, timeout_ms=timeout_ms, version=version)
+        assert refused == Init(Code.INVALID_TRANSACTION_TIMEOUT, NOBODY)
+    assert wire.init(transactional_id, timeout_ms=900_000, version=version).error == Code.NONE
 
 
-def test_empty_transactional_id(wire: Wire) -> None:
-    assert wire.init("") == Init(Code.INVALID_REQUEST, NOBODY)
+@every_broker
+@pytest.mark.parametrize("version", range(6))
+def test_empty_transactional_id(wire: Wire, version: int) -> None:
+    assert wire.init("", version=version) == Init(Code.INVALID_REQUEST, NOBODY)
 
 
+@every_broker
 @pytest.mark.parametrize("half", [Identity(5, -1), Identity(-1, 5)])
 def test_half_an_expected_pair(wire: Wire, transactional_id: str, half: Identity) -> None:
-    assert wire.init(transactional_id, half) == Init(Code.INVALID_REQUEST, NOBODY)
+    for name in (transactional_id, None):
+        assert wire.init(name, half) == Init(Code.INVALID_REQUEST, NOBODY)
 
 
+@every_broker
 def test_expected_pair_of_an_unknown_id_is_ignored(wire: Wire, transactional_id: str) -> None:
     assert wire.init_ok(transactional_id, Identity(123456, 7)).producer_epoch == 0
 
 
+@every_broker
 @pytest.mark.parametrize(("version", "fenced"), [(3, Code.INVALID_PRODUCER_EPOCH), (4, Code.PRODUCER_FENCED)])
 def test_expected_pair(wire: Wire, transactional_id: str, version: int, fenced: Code) -> None:
     first = wire.init_ok(transactional_id)
@@ -119,22 +130,6 @@ def test_released_kafka_refuses_to_keep_prepared_transactions(released_kafka: Br
     """KAFKA-20739: no release implements KeepPreparedTxn, which is why the emulator exists."""
     with Wire(released_kafka.bootstrap_servers) as wire:
         wire.wait_for_coordinator(transactional_id)
-        answer = wire.init(transactional_id, version=6, enable_2pc=True, keep=True)
-        assert answer == Init(Code.UNSUPPORTED_VERSION, NOBODY)
-        answer = wire.init(transactional_id, version=6, keep=True)
-        assert answer == Init(Code.UNSUPPORTED_VERSION, NOBODY)
-
-
-def test_emulator_keeps_prepared_transactions(emulated_kafka: Broker, transactional_id: str) -> None:
-    """The KIP-939 text: the client gets a bumped pair, and the pair of the transaction that it has to complete."""
-    with Wire(emulated_kafka.bootstrap_servers) as wire:
-        topic = f"{transactional_id}-topic"
-        wire.create_topic(topic)
-        wire.wait_for_coordinator(transactional_id)
-        opened = wire.init_ok(transactional_id, version=6, enable_2pc=True)
-        assert wire.produce(transactional_id, opened, topic, 0).error == Code.NONE
-        kept = wire.init(transactional_id, version=6, enable_2pc=True, keep=True)
-        assert kept == Init(Code.NONE, opened.bumped(), ongoing=opened)
-        assert wire.describe(transactional_id).identity == opened
-        assert wire.end(transactional_id, opened, commit=True) == End(Code.PRODUCER_FENCED)
-        assert wire.end_settled(transactional_id, kept.identity, commit=True) == End(Code.NONE, opened.bumped(2))
+        for settings in ({"enable_2pc": True}, {}, {"timeout_ms": 0}):
+            answer = wire.init(transactional_id, version=6, keep=True, **settings)
+            assert answer == Init(Code.UNSUPPORTED_VERSION, NOBODY)

@@ -14,7 +14,7 @@ from kafka.protocol.producer.transaction import (
     WriteTxnMarkersRequest,
 )
 
-from tests.interop.conftest import Broker
+from tests.interop.conftest import Broker, every_broker
 from tests.interop.wire import EARLIEST, GROUP, NOBODY, READ_COMMITTED, Code, Identity, Wire, record_batch
 from tests.support.names import next_name
 
@@ -23,14 +23,7 @@ NONE, FAILED, UNKNOWN = Code.NONE, Code.UNKNOWN_SERVER_ERROR, Code.UNKNOWN_TOPIC
 NOT_ATTEMPTED = Code.OPERATION_NOT_ATTEMPTED
 
 
-@pytest.fixture(
-    scope="module",
-    params=["emulated_kafka", "emulated_kafka_4_4", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
-)
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """Every broker in turn."""
-    chosen: Broker = request.getfixturevalue(request.param)
-    return chosen
+pytestmark = every_broker
 
 
 # -- AddPartitionsToTxn of brokers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.conftest import every_broker
 from tests.interop.wire import (
     EARLIEST,
     NOBODY,
@@ -17,6 +18,7 @@ from tests.interop.wire import (
 )
 
 MARKER_COMMIT = (b"\x00\x00\x00\x00\x00\x00",)
+LAST_SEQUENCE = 2147483647
 
 
 # -- verification (KIP-890 part 1) and implicit adds (part 2)
@@ -24,7 +26,12 @@ MARKER_COMMIT = (b"\x00\x00\x00\x00\x00\x00",)
 
 @pytest.mark.parametrize(
     ("version", "refused"),
-    [(9, Code.INVALID_TXN_STATE), (10, Code.INVALID_TXN_STATE), (11, Code.TRANSACTION_ABORTABLE)],
+    [
+        (3, Code.INVALID_TXN_STATE),
+        (9, Code.INVALID_TXN_STATE),
+        (10, Code.INVALID_TXN_STATE),
+        (11, Code.TRANSACTION_ABORTABLE),
+    ],
 )
 def test_produce_to_a_partition_that_was_not_added(
     wire: Wire, transactional_id: str, topic: str, version: int, refused: Code
@@ -140,27 +147,56 @@ def test_sequences(wire: Wire, transactional_id: str, topic: str) -> None:
     assert wire.list_offsets(topic) == 3
 
 
+def idempotent(wire: Wire, identity: Identity, topic: str, sequence: int, *values: bytes) -> Produced:
+    """Produce outside of transactions, in a version that Kafka 3.9 serves too."""
+    return wire.produce(None, identity, topic, sequence, *values, transactional=False, version=11)
+
+
+@every_broker
 def test_duplicates_are_recognised_among_the_last_five_batches(wire: Wire, topic: str) -> None:
     identity = wire.init_ok(None)
     for sequence in range(6):
-        assert wire.produce(None, identity, topic, sequence, transactional=False) == Produced(Code.NONE, sequence)
-    assert wire.produce(None, identity, topic, 1, transactional=False) == Produced(Code.NONE, 1)
-    assert wire.produce(None, identity, topic, 0, transactional=False).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert idempotent(wire, identity, topic, sequence) == Produced(Code.NONE, sequence)
+    assert idempotent(wire, identity, topic, 7).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for sequence in range(1, 6):
+        assert idempotent(wire, identity, topic, sequence) == Produced(Code.NONE, sequence)
+    assert idempotent(wire, identity, topic, 0).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert wire.list_offsets(topic) == 6
 
 
-def test_idempotent_producer_with_a_lower_epoch(wire: Wire, topic: str) -> None:
+@every_broker
+def test_sequences_wrap_around(wire: Wire, topic: str) -> None:
+    identity = wire.init_ok(None)
+    for sequence, values in ((LAST_SEQUENCE - 1, (b"a",)), (LAST_SEQUENCE, (b"b", b"c")), (1, (b"d",))):
+        assert idempotent(wire, identity, topic, sequence, *values).error == Code.NONE
+    assert idempotent(wire, identity, topic, LAST_SEQUENCE, b"b", b"c") == Produced(Code.NONE, 1)
+    assert idempotent(wire, identity, topic, 3).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@every_broker
+def test_idempotent_producer_with_another_epoch(wire: Wire, topic: str) -> None:
+    """A higher one begins at sequence 0, and forgets the batches before."""
     identity = wire.init_ok(None).bumped()
-    assert wire.produce(None, identity, topic, 0, transactional=False).error == Code.NONE
-    assert wire.produce(None, identity.bumped(-1), topic, 0, transactional=False).error == Code.INVALID_PRODUCER_EPOCH
-    assert wire.produce(None, identity.bumped(), topic, 5, transactional=False).error == (
-        Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    )
-    assert wire.produce(None, identity.bumped(), topic, 0, transactional=False).error == Code.NONE
+    assert idempotent(wire, identity, topic, 0) == Produced(Code.NONE, 0)
+    assert idempotent(wire, identity.bumped(-1), topic, 0).error == Code.INVALID_PRODUCER_EPOCH
+    assert idempotent(wire, identity.bumped(), topic, 5).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for _ in range(2):
+        assert idempotent(wire, identity.bumped(), topic, 0) == Produced(Code.NONE, 1)
+    assert idempotent(wire, identity, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
+
+
+@every_broker
+@pytest.mark.parametrize("transactional", [True, False])
+def test_first_sequence_of_an_old_client(wire: Wire, transactional_id: str, topic: str, transactional: bool) -> None:
+    identity = wire.init_ok(transactional_id if transactional else None)
+    if transactional:
+        assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
+        assert wire.produce(transactional_id, identity, topic, 7, version=11).error == Code.NONE
+    else:
+        assert idempotent(wire, identity, topic, 7).error == Code.NONE
 
 
 def test_first_sequence_of_a_producer(wire: Wire, transactional_id: str, topic: str) -> None:
-    idempotent = wire.init_ok(None)
-    assert wire.produce(None, idempotent, topic, 7, transactional=False).error == Code.NONE
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 7).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 

@@ -12,7 +12,7 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
-from tests.interop.conftest import Broker
+from tests.interop.conftest import Broker, every_broker
 from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, Identity, Wire, record_batch
 from tests.support.names import next_name
 
@@ -24,14 +24,7 @@ INTERNAL = ["__transaction_state", "__consumer_offsets"]
 NONE = Code.NONE
 
 
-@pytest.fixture(
-    scope="module",
-    params=["emulated_kafka", "emulated_kafka_4_4", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
-)
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """Every broker in turn."""
-    chosen: Broker = request.getfixturevalue(request.param)
-    return chosen
+pytestmark = every_broker
 
 
 @pytest.fixture

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 import uuid
-from typing import Any
 
-import crc32c
 import pytest
-from kafka.protocol.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer.produce import ProduceRequest
 
-from tests.interop.wire import GROUP, NOBODY, READ_COMMITTED, TRANSACTION, Code, Identity, Produced, Wire, record_batch
+from tests.interop.wire import GROUP, NOBODY, READ_COMMITTED, TRANSACTION, Code, Produced, Wire, record_batch
 
 MAX_TIMESTAMP = -3
-ATTRIBUTES_OFFSET, CRC_OFFSET, MAGIC_OFFSET = 21, 17, 16
-LAST_SEQUENCE = 2147483647
-
-
-def with_attributes(batch: bytes, bits: int) -> bytes:
-    """The batch with these attribute bits added, and a checksum that fits."""
-    (attributes,) = struct.unpack_from(">h", batch, ATTRIBUTES_OFFSET)
-    body = struct.pack(">h", attributes | bits) + batch[ATTRIBUTES_OFFSET + 2 :]
-    return batch[:CRC_OFFSET] + struct.pack(">I", crc32c.crc32c(body)) + body
 
 
 # -- Produce
-
-
-def test_control_batch_of_a_client(wire: Wire, topic: str) -> None:
-    assert wire.produce_bytes(None, topic, with_attributes(record_batch([b"v"]), 0x20)).error == Code.INVALID_RECORD
 
 
 def test_transactional_batch_without_a_producer(wire: Wire, transactional_id: str, topic: str) -> None:
@@ -51,47 +34,8 @@ def test_two_batches_in_one_partition(wire: Wire, transactional_id: str, topic: 
     assert wire.describe(transactional_id).state == "Empty"
 
 
-def test_no_batch(wire: Wire, topic: str) -> None:
-    assert wire.produce_bytes(None, topic, b"").error == Code.INVALID_RECORD
-
-
-def test_old_magic(wire: Wire, topic: str) -> None:
-    batch = bytearray(record_batch([b"v"]))
-    batch[MAGIC_OFFSET] = 1
-    assert wire.produce_bytes(None, topic, bytes(batch)).error == Code.INVALID_RECORD
-
-
 def test_too_large_batch(wire: Wire, topic: str) -> None:
     assert wire.produce_bytes(None, topic, record_batch([b"x" * 1_048_600])).error == 10
-
-
-def test_sequences_wrap_around(wire: Wire, topic: str) -> None:
-    identity = wire.init_ok(None)
-    for sequence, values in ((LAST_SEQUENCE - 1, (b"a",)), (LAST_SEQUENCE, (b"b", b"c")), (1, (b"d",))):
-        assert wire.produce(None, identity, topic, sequence, *values, transactional=False).error == Code.NONE
-    assert wire.produce(None, identity, topic, LAST_SEQUENCE, b"b", b"c", transactional=False) == Produced(Code.NONE, 1)
-    assert wire.produce(None, identity, topic, 3, transactional=False).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-def test_two_producers_in_one_request(wire: Wire, transactional_id: str) -> None:
-    topic = f"{transactional_id}-topic"
-    wire.create_topic(topic, 2)
-    first = wire.init_ok(transactional_id)
-    second = Identity(first.producer_id + 1, 0)
-    data = ProduceRequest.TopicProduceData
-    batches = [record_batch([b"v"], identity, 0, transactional=True) for identity in (first, second)]
-    partitions = [data.PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
-    answer = wire.call(
-        ProduceRequest(
-            version=12,
-            transactional_id=transactional_id,
-            acks=-1,
-            timeout_ms=10_000,
-            topic_data=[data(name=topic, partition_data=partitions)],
-        )
-    )
-    codes = [result.error_code for result in answer.responses[0].partition_responses]
-    assert codes == [Code.INVALID_PRODUCER_ID_MAPPING] * 2
 
 
 def test_partitions_of_one_request_fail_by_themselves(wire: Wire, transactional_id: str, topic: str) -> None:
@@ -175,48 +119,6 @@ def test_fetch_gives_at_least_one_batch(wire: Wire, topic: str) -> None:
 
 
 # -- topics
-
-
-def metadata(wire: Wire, name: str, *, create: bool) -> Any:
-    topics = [MetadataRequest.MetadataRequestTopic(name=name)]
-    return wire.call(MetadataRequest(version=8, topics=topics, allow_auto_topic_creation=create)).topics[0]
-
-
-def test_metadata_of_unknown_topics(wire: Wire, transactional_id: str) -> None:
-    name = f"{transactional_id}-topic"
-    assert metadata(wire, name, create=False).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert metadata(wire, "not a topic!", create=True).error_code == Code.INVALID_TOPIC_EXCEPTION
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"name": "not a topic!"}, Code.INVALID_TOPIC_EXCEPTION),
-        ({"num_partitions": 0}, 37),
-        ({"replication_factor": 3}, 38),
-        ({"replication_factor": 0}, 38),
-        ({}, 36),
-    ],
-)
-def test_create_topics_refusals(wire: Wire, topic: str, changes: dict[str, Any], error: int) -> None:
-    settings: dict[str, Any] = {
-        "name": topic,
-        "num_partitions": 1,
-        "replication_factor": 1,
-        "assignments": [],
-        "configs": [],
-    }
-    if changes and "name" not in changes:
-        settings["name"] = f"{topic}-new"
-    asked = CreateTopicsRequest.CreatableTopic(**(settings | changes))
-    answer = wire.call(CreateTopicsRequest(version=5, topics=[asked], timeout_ms=10_000, validate_only=False))
-    assert answer.topics[0].error_code == error
-
-
-def test_delete_topics(wire: Wire, topic: str) -> None:
-    request = DeleteTopicsRequest(version=5, topic_names=[topic, "no-such-topic"], timeout_ms=10_000)
-    codes = {result.name: result.error_code for result in wire.call(request).responses}
-    assert codes == {topic: Code.NONE, "no-such-topic": Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 # -- coordinators and plain offsets
