@@ -21,7 +21,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.proof import manifest_of
 from dualwrite.recipes.core.publishing import Publishing
-from dualwrite.recipes.recovery.service import Action, RecoveryService
+from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import BOUNDED, TIERS, World
@@ -112,6 +112,13 @@ class Site:
         with self.writer(**settings) as writer:
             outcome: Outcome = next((found.outcome for found in writer.recover()), Outcome.NOTHING)
             return outcome
+
+    def serviced(self, *, apply: bool = True, **settings: Any) -> RecoveryReport:
+        """Return the report of a round of the recovery service."""
+        given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0, "timeout_ms": 10_000} | settings
+        where = {"bootstrap_servers": self.emulator.bootstrap_servers}
+        with RecoveryService(self.store.aside, **where | given) as service:
+            return service.recover() if apply else service.plan()
 
     def falls_asleep(self, at: PausePoint, use: Use) -> Sleeper:
         """Let a process use its writer as far as `at`, and lose its database connection there."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from dualwrite.recipes.core import steps
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import Crash, crash_at
 from tests.producer.tiers import World, bounded, by_stored_pair, every_tier, on
@@ -108,19 +109,32 @@ def assert_lost_at_every_recovery(world: World, engine: sa.Engine) -> None:
 # ---- on brokers of every tier: a crash, and a loss
 
 
+@pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
 @pytest.mark.parametrize("at", list(PausePoint))
-def test_a_crash_at_any_point_leaves_both_sides_agreed(world: World, store: Database, at: PausePoint) -> None:
+def test_a_crash_at_any_point_leaves_both_sides_agreed(world: World, store: Database, at: PausePoint, by: str) -> None:
     with writer_of(world, store.aside) as writer:
         write(writer, "before")
     with suppress(Crash):  # some points are not reached
         die(world, store.aside, at, "crashed")
+    if by == "service":
+        planned, done = (serviced(world, store, apply=apply).found for apply in (False, True))
+        assert [found.action for found in planned] == [found.action for found in done]
+        assert serviced(world, store).found == ()
     with writer_of(world, store.aside) as writer:
-        writer.recover()
-        writer.recover()
+        if by == "writer":
+            writer.recover()
+        assert writer.recover() == []
+        assert sorted(world.committed()) == rows(store.aside)
         write(writer, "later")
     assert sorted(world.committed()) == rows(store.aside)
     assert {"before", "later"} <= set(rows(store.aside))
+
+
+def serviced(world: World, store: Database, *, apply: bool = True, **settings: Any) -> RecoveryReport:
+    where: dict[str, Any] = {"transactional_ids": ["tid"], "bootstrap_servers": world.emulator.bootstrap_servers}
+    with RecoveryService(store.aside, min_age_ms=0, **where, **settings) as service:
+        return service.recover() if apply else service.plan()
 
 
 @bounded
@@ -148,6 +162,45 @@ def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World
     with writer_of(world, store.aside) as writer:
         write(writer, "later")
     assert world.committed() == ["before", "later"]
+
+
+@bounded
+def test_a_loss_between_the_looks_at_rows_and_at_kafka_is_told(
+    world: World, store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the earlier row, the abort would be an old one."""
+
+    def pause(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT and "lost" in rows(store.aside):
+            world.abort_by_timeout()
+            forget_manifest(store.aside)
+
+    with writer_of(world, store.aside, pause=pause) as writer:
+        write(writer, "before")
+        described = RecoveryService._described
+
+        def lose_and_describe(service: RecoveryService, ids: list[str], unseen: list[str]) -> Any:
+            with pytest.raises(PreparedTransactionLost):
+                write(writer, "lost")
+            return described(service, ids, unseen)
+
+        monkeypatch.setattr(RecoveryService, "_described", lose_and_describe)
+        (found,) = serviced(world, store).found
+    assert found.action is Action.LOST
+
+
+@every_tier
+def test_a_row_that_kafka_has_never_heard_of_is_not_acknowledged_away(world: World, store: Database) -> None:
+    """It may be the wrong cluster, and on the right one the row still decides."""
+    kafka_id = kafka_id_of(store.aside, "tid")
+    state = world.prepared(transactional_id=kafka_id)
+    later = f"{state.producer_id}:{state.producer_epoch + 5}"
+    with store.aside.begin() as connection:
+        values = {"transactional_id": "tid", "prepared_transaction_state": later}
+        connection.execute(kafka_transaction_state.insert().values(values))
+    (found,) = serviced(world, store, acknowledge_lost=["tid"]).found
+    assert (found.action, found.changed, found.is_left) == (Action.FORGOTTEN, False, True)
+    assert world.described(kafka_id) == ("Ongoing", state.producer_id, state.producer_epoch)
 
 
 # ---- an owner that is idle ----------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,8 @@ def _on(engine: sa.Engine) -> SqlAlchemyDatabase:
 
 
 @contextmanager
-def _postgres(request: pytest.FixtureRequest) -> Iterator[Database]:
-    made = PostgresDatabase(request.getfixturevalue("postgres_server"))
-    yield _on(made.engine)
-    made.close()
-
-
-@contextmanager
-def _mariadb(request: pytest.FixtureRequest) -> Iterator[Database]:
-    made = MariaDbDatabase(request.getfixturevalue("mariadb_server"))
-    yield _on(made.engine)
-    made.close()
-
-
-@contextmanager
-def _sqlite(request: pytest.FixtureRequest) -> Iterator[Database]:
-    made = SqliteDatabase(request.getfixturevalue("tmp_path"))
+def _on_sqlalchemy(kind: Callable[[Any], Any], server: str, request: pytest.FixtureRequest) -> Iterator[Database]:
+    made = kind(request.getfixturevalue(server))
     yield _on(made.engine)
     made.close()
 
@@ -97,10 +84,10 @@ def _of_store(store: KeyValueStore) -> Iterator[Database]:
     store.close()
 
 
-BACKENDS = {
-    "postgres": _postgres,
-    "mariadb": _mariadb,
-    "sqlite": _sqlite,
+BACKENDS: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Database]]] = {
+    "postgres": partial(_on_sqlalchemy, PostgresDatabase, "postgres_server"),
+    "mariadb": partial(_on_sqlalchemy, MariaDbDatabase, "mariadb_server"),
+    "sqlite": partial(_on_sqlalchemy, SqliteDatabase, "tmp_path"),
     "unheard-of": _unheard_of,
     "psycopg": _psycopg,
     "rocksdb": _rocksdb,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.resources
 import itertools
 import os
 from collections.abc import Awaitable, Callable
@@ -36,7 +35,6 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy import sessions_async
-from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
@@ -489,22 +487,6 @@ def test_an_async_engine_that_cannot_have_one() -> None:
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
-
-
-def test_the_sql_file_makes_the_same_table(scenario: PsycopgScenario) -> None:
-    engine = scenario.database.engine
-    text = (importlib.resources.files("dualwrite.recipes.sql") / "outbox_schema.sql").read_text()
-    with engine.begin() as connection:
-        connection.exec_driver_sql(text)
-    by_hand = columns(engine)
-    kafka_transaction_outbox.drop(engine)
-    create_outbox_table(engine)
-    assert columns(engine) == by_hand
-
-
-def columns(engine: sa.Engine) -> dict[str, tuple[str, bool, bool]]:
-    found = sa.inspect(engine).get_columns(kafka_transaction_outbox.name)
-    return {each["name"]: (repr(each["type"]), each["nullable"], "identity" in each) for each in found}
 
 
 def test_a_table_that_is_missing_and_may_not_be_created(scenario: PsycopgScenario) -> None:

@@ -24,6 +24,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.recovery.service import Action
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import BOUNDED, BY_STORED_PAIR
@@ -71,7 +72,7 @@ def first(way: Way, tier: Tier) -> Way:
 # ---- aborted against the decision -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("via", ["recover", "write"])
+@pytest.mark.parametrize("via", ["recover", "write", "service"])
 @every_way
 def test_what_was_aborted_against_the_decision_is_published_again(
     store: Database, tier: Tier, way: Way, via: str
@@ -83,6 +84,12 @@ def test_what_was_aborted_against_the_decision_is_published_again(
         if via == "recover":
             assert site.recover() is Outcome.REPAIRED
             assert site.recover() is Outcome.NOTHING
+        elif via == "service":
+            assert [found.action for found in site.serviced(apply=False).found] == [Action.REPAIR]
+            report = site.serviced()
+            (found,) = report.found
+            assert (found.action, found.changed, found.is_left, report.is_clean) == (Action.REPAIR, True, False, True)
+            assert site.serviced().found == ()
         site.write("later")
         site.assert_agreed("before", "decided", "later")
         sleeper.wake()

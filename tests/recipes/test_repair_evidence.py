@@ -28,12 +28,12 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.core.publishing import Publishing
-from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
+from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import TIERS
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import DEADLINE_S, FOREIGN, Site, Way, leaves_unsettled, let_end, site_of
-from tests.recipes.test_repair import every_tier, site, store, tier
+from tests.recipes.test_repair import every_tier, first, site, store, tier
 from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
@@ -41,13 +41,6 @@ from tests.support.databases import Database
 __all__ = ["site", "store", "tier"]  # fixtures
 
 CODECS: Final = ["none", "gzip", "snappy", "lz4", "zstd"]
-
-
-def serviced(site: Site, *, apply: bool = True, **settings: Any) -> RecoveryReport:
-    """Return the report of a round of the recovery service."""
-    given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0, "timeout_ms": 10_000} | settings
-    with RecoveryService(site.store.aside, bootstrap_servers=site.emulator.bootstrap_servers, **given) as service:
-        return service.recover() if apply else service.plan()
 
 
 def errors_in(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -63,12 +56,13 @@ def assert_lost(site: Site, *records: str, way: type[PreparedTransactionLost] = 
                 writer.recover()
             with pytest.raises(way):
                 write(writer, "refused")
-        (found,) = serviced(site).found
+        (found,) = site.serviced().found
         assert (found.action, found.changed, found.is_left) == (Action.LOST, False, True)
+        assert found.row == str(site.row())
     assert (site.row(), site.text(), site.committed()) == before
-    (found,) = serviced(site, acknowledge_lost=["tid"]).found
+    (found,) = site.serviced(acknowledge_lost=["tid"]).found
     assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
-    assert serviced(site).found == ()
+    assert site.serviced().found == ()
     assert site.recover() is Outcome.NOTHING
     site.write("later")
     assert site.committed() == [*records, "later"]
@@ -154,41 +148,31 @@ def test_only_what_is_not_visible_is_published_again(site: Site, partitions: lis
     assert sorted(site.committed()) == ["before", "decided 0", "decided 1", "later"]
 
 
-def test_records_that_left_the_log_before_they_were_read_are_lost(site: Site) -> None:
-    site.write("before")
-    site.decided()
-    let_end(site, Way.OPERATOR)
-    site.delete_records()
-    assert_lost(site)
-
-
-def test_records_of_which_the_first_have_left_the_log_are_lost(site: Site) -> None:
-    def write_two(writer: DualWriter) -> None:
-        with writer.transaction() as tx:
-            tx.connection.execute(ROWS.insert().values(value="decided"))
-            tx.send("orders", "1", partition=0)
-            tx.send("orders", "2", partition=0)
-
-    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_two)
-    let_end(site, Way.OPERATOR)
-    (part,) = site.manifest().partitions
-    site.delete_records(before=part.first_offset + 1)
-    assert_lost(site, way=RecordsGoneError)
-
-
-def test_records_of_which_one_partition_has_left_the_log_are_lost(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("partitions", "way", "deleted"),
+    [((0,), Way.OPERATOR, "all"), ((0, 0), Way.OPERATOR, "the first"), ((0, 1), Way.INITIALISED, "the last partition")],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_records_that_have_left_the_log_are_lost(
+    site: Site, partitions: tuple[int, ...], way: Way, deleted: str
+) -> None:
     """They are not published again in part."""
+    site.write("before")
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, *partitions))
+    let_end(site, way)
+    part = site.manifest().partitions[-1]
+    before = part.first_offset + 1 if deleted == "the first" else -1
+    site.delete_records(partition=part.partition, before=before)
+    visible = [] if part.partition == 0 else ["before"]
+    assert_lost(site, *visible, way=RecordsGoneError if deleted == "the first" else PreparedTransactionLost)
 
-    def write_two(writer: DualWriter) -> None:
-        with writer.transaction() as tx:
-            tx.connection.execute(ROWS.insert().values(value="decided"))
-            tx.send("orders", "1", partition=0)
-            tx.send("orders", "2", partition=1)
 
-    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_two)
-    let_end(site, Way.INITIALISED)
-    site.delete_records(partition=1)
-    assert_lost(site)
+def write_to(writer: DualWriter, *partitions: int) -> None:
+    """Write a row, and records 1, 2, ... to these partitions."""
+    with writer.transaction() as tx:
+        tx.connection.execute(ROWS.insert().values(value="decided"))
+        for number, partition in enumerate(partitions, start=1):
+            tx.send("orders", str(number), partition=partition)
 
 
 def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
@@ -261,7 +245,7 @@ def test_a_topic_that_was_deleted(site: Site) -> None:
     site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("orders"))
     with site.writer() as writer, pytest.raises(PreparedTransactionLost):
         writer.recover()
-    assert serviced(site).found[0].action is Action.LOST
+    assert site.serviced().found[0].action is Action.LOST
 
 
 @pytest.mark.parametrize("acknowledged", [(), ("tid",)], ids=["", "acknowledged"])
@@ -277,11 +261,11 @@ def test_an_abort_after_the_first_look_is_no_loss(site: Site, acknowledged: tupl
             let_end(site, Way.OPERATOR)
         return time.time()
 
-    (found,) = serviced(site, clock=clock, acknowledge_lost=acknowledged).found
+    (found,) = site.serviced(clock=clock, acknowledge_lost=acknowledged).found
     assert (found.action, found.changed) == (Action.FAILED, False)
     assert found.error is not None
     assert "since recovery first looked at it; nothing was changed" in found.error
-    (found,) = serviced(site).found
+    (found,) = site.serviced().found
     assert (found.action, found.changed) == (Action.REPAIR, True)
     site.assert_agreed("decided")
 
@@ -298,7 +282,7 @@ def test_evidence_that_is_gone_is_loud(
     if by == "writer":
         assert site.recover() is Outcome.NOTHING
     else:
-        assert serviced(site).is_clean
+        assert site.serviced().is_clean
     (error,) = errors_in(caplog)
     assert "cannot prove any more" in error
     assert "orders-0: 0 to 0" in error
@@ -312,14 +296,8 @@ def test_evidence_that_is_gone_is_loud(
 
 @every_tier
 def test_retention_of_one_partition_leaves_the_proof_of_the_other(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    def write_two(writer: DualWriter) -> None:
-        with writer.transaction() as tx:
-            tx.connection.execute(ROWS.insert().values(value="decided"))
-            tx.send("orders", "1", partition=0)
-            tx.send("orders", "2", partition=1)
-
     with site.writer() as writer:
-        write_two(writer)
+        write_to(writer, 0, 1)
     let_end(site, Way.EXPIRED)
     site.delete_records(partition=1)
     assert site.recover() is Outcome.NOTHING
@@ -341,12 +319,12 @@ def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None
     ):
         write(writer, "refused")
     for _ in range(2):
-        (found,) = serviced(site).found
+        (found,) = site.serviced().found
         assert (found.action, found.changed, found.is_left) == (Action.HANGS, False, True)
-    (found,) = serviced(site, acknowledge_lost=["tid"]).found
+    (found,) = site.serviced(acknowledge_lost=["tid"]).found
     assert (found.action, found.changed, found.error) == (Action.ACKNOWLEDGE, True, None)
     assert site.text() == settled_text(pair)
-    assert serviced(site).found == ()
+    assert site.serviced().found == ()
     hanging.abort_transaction()
     site.write("later")
     site.assert_agreed("before", "later")
@@ -355,15 +333,18 @@ def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None
 # ---- evidence in the row --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("way", [Way.OPERATOR, Way.TIMEOUT])
 @pytest.mark.parametrize("text", [None, "", "of another pair"])
 @every_tier
-def test_without_a_manifest_an_abort_stays_a_loss(site: Site, text: str | None) -> None:
+def test_without_a_manifest_an_abort_stays_a_loss(site: Site, tier: Tier, text: str | None, way: Way) -> None:
     """The row of a version without manifests, or one whose state was replaced beside a manifest."""
     site.write("before")
     of_before = site.text()
     site.decided()
     site.change_row(manifest=of_before if text else text)
-    let_end(site, Way.OPERATOR)
+    let_end(site, first(way, tier))
+    if way is Way.OPERATOR:
+        let_end(site, way)  # has no transaction to end, and leaves the evidence
     assert_lost(site, "before")
 
 
@@ -405,7 +386,7 @@ def test_an_unreadable_manifest_stops_what_needs_it(site: Site, text: str) -> No
         for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
             with pytest.raises(StateRowError, match=r"'tid'.*[nN]othing was changed"):
                 use(writer)
-    assert serviced(site).found[0].action is Action.FAILED
+    assert site.serviced().found[0].action is Action.FAILED
     site.change_row(manifest=manifest)
     assert site.recover() is Outcome.REPAIRED
     site.assert_agreed("before", "decided")
@@ -453,14 +434,14 @@ def test_recovery_settles_the_row_before_the_evidence_is_gone(
         assert site.recover() is Outcome.NOTHING
     else:
         let_end(site, Way.EXPIRED)
-        plan = serviced(site, apply=False)
+        plan = site.serviced(apply=False)
         assert site.manifest(), "a plan changes nothing"
-        assert plan.found == serviced(site).found == ()
+        assert plan.found == site.serviced().found == ()
     assert site.text() == settled_text(site.row())
     let_end(site, Way.EXPIRED)
     site.delete_records()
     for _ in range(2):
-        assert serviced(site).is_clean
+        assert site.serviced().is_clean
         assert site.recover() is Outcome.NOTHING
     site.write("later")
     assert errors_in(caplog) == []
@@ -565,7 +546,7 @@ def test_without_read_the_coordinator_is_believed_and_it_is_said(
         site.emulator.add_acls(NOT_READABLE)
         with site.writer() as writer, pytest.raises(PreparedTransactionLost):
             writer.recover()
-        (found,) = serviced(site).found
+        (found,) = site.serviced().found
         assert (found.action, found.changed) == (Action.LOST, False)
         assert len(errors_in(caplog)) >= 2
         assert all("grant READ on the topic" in error for error in errors_in(caplog))
@@ -582,7 +563,7 @@ def test_without_read_a_healthy_id_stays_usable(store: Database, tier: Tier) -> 
         site.write("before")
         let_end(site, Way.EXPIRED)
         site.emulator.add_acls(NOT_READABLE)
-        assert serviced(site).is_clean
+        assert site.serviced().is_clean
         site.write("later")
         assert site.recover() is Outcome.NOTHING
         site.emulator.remove_acls(DENIALS)

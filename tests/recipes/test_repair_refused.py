@@ -17,8 +17,7 @@ from dualwrite.errors import DatabaseWentBackError, OwedRecordsRefusedError, Ret
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.recovery.plan import Action, RecoveryReport, TakenOut
-from dualwrite.recipes.recovery.service import RecoveryService
+from dualwrite.recipes.recovery.plan import Action, TakenOut
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import Site, Way, let_end, site_of, sqlite_store
 from tests.recipes.test_repair_evidence import ALLOWED
@@ -45,17 +44,6 @@ def owing(tier: Tier, directory: Path, *, age_ms: int = 0) -> Iterator[Site]:
         yield site
 
 
-def recovery(site: Site, **settings: Any) -> RecoveryReport:
-    with RecoveryService(
-        site.store.aside,
-        bootstrap_servers=site.emulator.bootstrap_servers,
-        transactional_ids=["tid"],
-        min_age_ms=0,
-        **settings,
-    ) as service:
-        return service.recover()
-
-
 # ---- timestamps -----------------------------------------------------------------------------------------------------
 
 LIMITS: Final = {"message.timestamp.before.max.ms": 2 * HOUR_MS, "message.timestamp.after.max.ms": -2 * HOUR_MS}
@@ -75,7 +63,7 @@ def by_block(site: Site) -> None:
 
 
 def by_service(site: Site) -> None:
-    (found,) = recovery(site).found
+    (found,) = site.serviced().found
     assert (found.action, found.changed) == (Action.REPAIR, True)
 
 
@@ -199,15 +187,15 @@ def test_the_recovery_service_names_it_and_takes_it_out(tier: Tier, tmp_path: Pa
 
     with owing(tier, tmp_path, age_ms=5) as site:
         forbid(site)
-        (found,) = recovery(site).found
+        (found,) = site.serviced().found
         assert (found.action, found.changed, found.is_left) == (Action.REFUSED, False, True)
         assert "dualwrite recover --take-out tid:0 --apply" in (found.error or "")
         row = site.row(), site.text()
         with pytest.raises(OSError, match="the disk is full"):
-            recovery(site, take_out_owed=["tid"], keep=fail)
+            site.serviced(take_out_owed=["tid"], keep=fail)
         assert (site.row(), site.text()) == row
 
-        report = recovery(site, take_out_owed=["tid"], keep=kept.append)
+        report = site.serviced(take_out_owed=["tid"], keep=kept.append)
         assert [(found.action, found.changed) for found in report.found] == [(Action.TAKE_OUT, True)]
         (taken,) = report.taken_out
         assert taken.changed
@@ -215,8 +203,8 @@ def test_the_recovery_service_names_it_and_takes_it_out(tier: Tier, tmp_path: Pa
         assert [(each.topic, each.partition, each.value, each.headers) for each in taken.records] == [
             ("orders", 0, b"decided", [("own", b"1")])
         ]
-        assert recovery(site).is_clean
-        (nothing,) = recovery(site, take_out_owed=["tid"]).found
+        assert site.serviced().is_clean
+        (nothing,) = site.serviced(take_out_owed=["tid"]).found
         assert (nothing.action, nothing.error) == (
             Action.FAILED,
             "nothing is owed under this id, so nothing was taken out",

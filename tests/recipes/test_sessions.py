@@ -641,12 +641,6 @@ def test_a_swallowed_statement_error_dooms_the_transaction(scenario: Scenario, s
     scenario.assert_both_sides_agree("1", "3")
 
 
-def test_an_autocommit_session_is_refused(scenario: Scenario, sessions: Sessions) -> None:
-    autocommit = scenario.database.engine.execution_options(isolation_level="AUTOCOMMIT")
-    with sessions(bind=autocommit) as session, pytest.raises(IllegalStateError, match="autocommit"):
-        send(session, scenario.topic, value="1")
-
-
 @pytest.mark.parametrize("order", ["record first", "second database first"])
 def test_a_second_database_is_refused(scenario: Scenario, sessions: Sessions, tmp_path: Path, order: str) -> None:
     other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")

@@ -37,17 +37,6 @@ def statements_of(connection: sa.Connection) -> list[str]:
     return statements
 
 
-def test_a_new_row_is_empty_and_making_it_twice_keeps_what_is_in_it(
-    database: Database, store: SqlAlchemyStateStore
-) -> None:
-    with database.engine.begin() as connection:
-        assert store.lock(connection, "t", timeout_ms=None) == EMPTY
-        store.write(connection, "t", previous=EMPTY, new=FIRST, manifest="")
-    store.ensure_row("t")
-    with database.engine.begin() as connection:
-        assert store.lock(connection, "t", timeout_ms=None) == FIRST
-
-
 def test_proving_durability_asks_for_no_logger(
     database: Database, store: SqlAlchemyStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,15 +49,6 @@ def test_proving_durability_asks_for_no_logger(
     assert not asked_for.called
 
 
-def test_a_write_is_visible_only_with_its_transaction(database: Database, store: SqlAlchemyStateStore) -> None:
-    with database.engine.connect() as connection:
-        store.lock(connection, "t", timeout_ms=None)
-        store.write(connection, "t", previous=EMPTY, new=FIRST, manifest="")
-        connection.rollback()
-    with database.engine.begin() as connection:
-        assert store.lock(connection, "t", timeout_ms=None) == EMPTY
-
-
 def test_a_write_over_something_else_is_refused(database: Database, store: SqlAlchemyStateStore) -> None:
     with database.engine.connect() as connection:
         store.lock(connection, "t", timeout_ms=None)
@@ -76,20 +56,15 @@ def test_a_write_over_something_else_is_refused(database: Database, store: SqlAl
             store.write(connection, "t", previous=FIRST, new=PreparedTxnState("42:8"), manifest="")
 
 
-def test_a_locked_row_times_out_with_a_sentence(database: Database, store: SqlAlchemyStateStore) -> None:
-    with database.engine.connect() as holder, database.engine.connect() as waiter:
-        store.lock(holder, "t", timeout_ms=None)
-        with pytest.raises(RowLockTimeoutError, match="'t' stayed locked for 30 ms"):
-            store.lock(waiter, "t", timeout_ms=30)
-
-
 @pytest.mark.timeout(20)
-def test_no_patience_is_not_endless_patience(database: Database, store: SqlAlchemyStateStore) -> None:
-    """To Postgres a lock_timeout of 0 means to wait for ever."""
+@pytest.mark.parametrize("timeout_ms", [30, 0])  # to Postgres a lock_timeout of 0 means to wait for ever
+def test_a_locked_row_times_out_with_a_sentence(
+    database: Database, store: SqlAlchemyStateStore, timeout_ms: int
+) -> None:
     with database.engine.connect() as holder, database.engine.connect() as waiter:
         store.lock(holder, "t", timeout_ms=None)
-        with pytest.raises(RowLockTimeoutError):
-            store.lock(waiter, "t", timeout_ms=0)
+        with pytest.raises(RowLockTimeoutError, match=f"'t' stayed locked for {timeout_ms} ms"):
+            store.lock(waiter, "t", timeout_ms=timeout_ms)
 
 
 def test_both_readings_are_of_now(database: Database, store: SqlAlchemyStateStore) -> None:

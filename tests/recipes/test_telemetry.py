@@ -14,19 +14,21 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.faults import Error, Fault
-from dualwrite.delivery import Direct
+from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import OutcomeUnknown, PoolTimeoutError, StoredBlockRefusedError
 from dualwrite.recipes.core import blocking, telemetry
+from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.coordinator import PooledBlock
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.recipes.heard import Heard
-from tests.recipes.pools import make_pool, write, written
+from tests.recipes.pools import make_pool, prefix_of, put, write, written
 from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import events
+from tests.support.topics import read_topic
 
 
 def test_a_dual_write_is_measured_step_by_step(heard: Heard, scenario: Scenario) -> None:
@@ -282,3 +284,52 @@ def test_a_stored_block_that_kafka_refuses_is_shown_until_it_is_published(heard:
         scenario.emulator.set_config({"max.message.bytes": None}, topic=scenario.topic)
         writer.recover()
         assert heard.points("dualwrite.stored.refused") == []
+
+
+# ---- outboxes -------------------------------------------------------------------------------------------------------
+
+
+def ages_s(heard: Heard) -> dict[str, float]:
+    points = heard.points("dualwrite.stored.age")
+    return {point.attributes["messaging.kafka.transactional_id"]: point.value for point in points}
+
+
+def test_what_was_added_and_published_is_counted(heard: Heard, scenario: Scenario) -> None:
+    with make_pool(scenario, delivery=Outbox()) as pool:
+        for number in (1, 2):
+            write(pool, scenario, number)
+        with pytest.raises(ZeroDivisionError), pool.transaction() as tx:
+            put(tx, scenario, 3)
+            raise ZeroDivisionError
+        until(lambda: heard.sums("dualwrite.published") == {"": 2})
+        assert heard.sums("dualwrite.stored") == {"": 2}
+        until(lambda: ages_s(heard) == {})
+    assert len(read_topic(scenario.emulator.bootstrap_servers, scenario.topic)) == 2
+
+
+def test_a_process_that_does_not_publish_shows_what_waits_until_another_one_has_published_it(
+    heard: Heard, scenario: Scenario
+) -> None:
+    outbox = outbox_id_of(prefix_of(scenario))
+    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
+        write(pool, scenario, 1)
+        assert ages_s(heard).keys() == {outbox}
+        an_hour_ago = sa.text("UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - 3600000")
+        with scenario.database.aside.begin() as connection:
+            connection.execute(an_hour_ago)
+        until(lambda: 3600 <= ages_s(heard).get(outbox, 0) < 3700)
+        with make_pool(scenario, delivery=Outbox(max_stored_age_ms=10**9)) as publisher:
+            publisher.recover()
+        until(lambda: ages_s(heard) == {})
+
+
+def test_what_waits_for_kafka_is_shown_by_the_process_that_publishes(heard: Heard, scenario: Scenario) -> None:
+    with make_pool(scenario, delivery=Outbox()) as pool:
+        write(pool, scenario, 1)
+        until(lambda: heard.sums("dualwrite.published") == {"": 1})
+        with kafka_away(scenario.emulator):
+            write(pool, scenario, 2)
+            until(lambda: pool.status.outbox_blocks == 1)
+            assert ages_s(heard).keys() == {outbox_id_of(prefix_of(scenario))}
+        until(lambda: heard.sums("dualwrite.published") == {"": 2})
+        until(lambda: ages_s(heard) == {})

@@ -36,7 +36,7 @@ from tests.crash.scenario import Crash
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import FOREIGN, Site, Way, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store, tier
-from tests.recipes.test_repair_evidence import ALLOWED, DENIALS, NOT_READABLE, errors_in, serviced
+from tests.recipes.test_repair_evidence import ALLOWED, DENIALS, NOT_READABLE, errors_in
 from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase
@@ -146,7 +146,7 @@ def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
         command = f"dualwrite transactions commit --topic orders --partition 1 --prepared-state {row}"
         assert f"`{command}`" in error
     for apply in (False, True):
-        (found,) = serviced(site, apply=apply).found
+        (found,) = site.serviced(apply=apply).found
         assert (found.action, found.changed, found.is_left) == (Action.HANGS, False, True)
         assert command in (found.error or "")
     assert (site.row(), site.text()) == (row, text)
@@ -166,9 +166,9 @@ def test_what_is_fine_is_left_alone(site: Site, said: Said, via: str) -> None:
         assert site.recover() is (Outcome.COMMITTED if said is Said.OPEN else Outcome.NOTHING)
         assert site.text() == settled_text(site.row())
     elif via == "service":
-        done = [each.action for each in serviced(site).found]
+        done = [each.action for each in site.serviced().found]
         assert done == ([Action.COMMIT] if said is Said.OPEN else [])
-        assert serviced(site).is_clean
+        assert site.serviced().is_clean
     site.write("later")
     assert_once(site, "later")
 
@@ -183,11 +183,11 @@ def test_what_was_aborted_in_one_partition_is_published_again(site: Site, said: 
         assert site.recover() is Outcome.REPAIRED
         assert site.recover() is Outcome.NOTHING
     elif via == "service":
-        planned = [each.action for each in serviced(site, apply=False).found]
+        planned = [each.action for each in site.serviced(apply=False).found]
         assert planned == [Action.COMMIT if said is Said.OPEN else Action.REPAIR]
-        done = serviced(site).found
+        done = site.serviced().found
         assert [(each.action, each.changed) for each in done] == [(Action.REPAIR, True)]
-        assert serviced(site).is_clean
+        assert site.serviced().is_clean
     site.write("later")
     assert_once(site, "later")
     assert heard.sums("dualwrite.torn") == {"aborted": 1}
@@ -234,7 +234,7 @@ def test_what_hangs_is_not_believed(
     assert site.recover() is (Outcome.NOTHING if remedy is commit_there else Outcome.REPAIRED)
     site.write("later")
     assert_once(site, "later")
-    assert serviced(site).is_clean
+    assert site.serviced().is_clean
 
 
 # ---- sleeping and living processes ----------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_a_description_that_is_older_than_the_row(
             decided.append("next")
             write_both(writer)
         monkeypatch.setattr(RecoveryService, "_described", lambda *_: older)
-        assert [each.action for each in serviced(site).found] == [Action.COMMIT]
+        assert [each.action for each in site.serviced().found] == [Action.COMMIT]
         assert errors_in(caplog) == []
         assert_once(site)
 
@@ -404,7 +404,7 @@ def test_records_that_have_left_the_log_were_committed(site: Site, caplog: pytes
     for partition in (0, 1):
         site.delete_records(partition=partition)
     caplog.clear()
-    assert serviced(site).is_clean
+    assert site.serviced().is_clean
     assert site.recover() is Outcome.NOTHING
     site.write("later")
     assert errors_in(caplog) == []
@@ -420,7 +420,7 @@ def test_without_read_a_committed_transaction_is_believed(
         leave(site, End.ABORTED, Said.COMMITTED)
         site.emulator.add_acls(NOT_READABLE)
         caplog.set_level(logging.INFO, "dualwrite.recipes")
-        assert serviced(site).is_clean
+        assert site.serviced().is_clean
         assert site.recover() is Outcome.NOTHING
         assert errors_in(caplog) == []
         assert any("cannot verify that Kafka committed" in record.getMessage() for record in caplog.records)
@@ -459,7 +459,7 @@ def test_consumed_offsets_that_went_with_it_are_for_a_person(site: Site) -> None
     for _ in range(2):
         with site.writer() as writer, pytest.raises(PreparedTransactionLost, match="consumed offsets"):
             writer.recover()
-        assert [each.action for each in serviced(site).found] == [Action.LOST]
+        assert [each.action for each in site.serviced().found] == [Action.LOST]
     assert seen(site) == Counter(["before", "decided 0"])
 
 
@@ -469,7 +469,7 @@ def test_consumed_offsets_that_went_with_it_are_for_a_person(site: Site) -> None
 def test_what_hangs_can_be_acknowledged(site: Site) -> None:
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
-    (found,) = serviced(site, acknowledge_lost=["tid"]).found
+    (found,) = site.serviced(acknowledge_lost=["tid"]).found
     assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
     assert site.text() == settled_text(site.row())
     commit_there(site)

@@ -26,7 +26,6 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.producer.tiers import BY_STORED_PAIR
 from tests.recipes.repairs import Site, Way, acknowledge, let_end
 from tests.recipes.test_repair import every_tier, site, store, tier
-from tests.recipes.test_repair_evidence import serviced
 from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
@@ -95,7 +94,7 @@ def by_block(site: Site) -> None:
 
 
 def by_service(site: Site) -> None:
-    assert [(found.action, found.changed) for found in serviced(site).found] == [(Action.REPAIR, True)]
+    assert [(found.action, found.changed) for found in site.serviced().found] == [(Action.REPAIR, True)]
 
 
 def by_second_attempt(site: Site) -> None:

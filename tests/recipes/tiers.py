@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,14 +26,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield made
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[sa.Engine]:
-    made = sa.create_engine(f"sqlite:///{tmp_path / 'db'}")
-    METADATA.create_all(made)
-    yield made
-    made.dispose()
-
-
 @contextmanager
 def writer_of(world: World, engine: sa.Engine, **settings: Any) -> Iterator[DualWriter]:
     settings = {"max_block_ms": 60_000, "retry_backoff_ms": 5} | settings
@@ -48,12 +39,6 @@ def write(writer: DualWriter, value: str) -> None:
     with writer.transaction() as tx:
         tx.connection.execute(ROWS.insert().values(value=value))
         tx.send("orders", value, partition=0)
-
-
-def write_anew(world: World, engine: sa.Engine, value: str) -> None:
-    """Write by a new process."""
-    with writer_of(world, engine) as writer:
-        write(writer, value)
 
 
 def die(world: World, engine: sa.Engine, at: PausePoint, value: str) -> None:

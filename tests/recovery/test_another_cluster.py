@@ -13,7 +13,6 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.errors import AnotherClusterError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.proof import settled_text
-from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import TIERS, World
 from tests.recipes.repairs import Site, Way, let_end, site_of
@@ -53,19 +52,13 @@ def leave(site: Site, finds: str) -> list[str]:
     return ["before"]
 
 
-def serviced(store: Database, bootstrap_servers: str, *, apply: bool = True) -> RecoveryReport:
-    given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0, "bootstrap_servers": bootstrap_servers}
-    with RecoveryService(store.aside, **given) as service:
-        return service.recover() if apply else service.plan()
-
-
 def recover(site: Site, by: str) -> None:
     if by == "writer":
         site.recover()
         return
-    while not serviced(site.store, site.emulator.bootstrap_servers).is_clean:
+    while not site.serviced().is_clean:
         pass
-    assert serviced(site.store, site.emulator.bootstrap_servers).found == ()
+    assert site.serviced().found == ()
 
 
 @pytest.mark.parametrize("by", ["writer", "service"])
@@ -80,12 +73,12 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
         row = site.row()
     with next_cluster(tier) as another:
         where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": another.bootstrap_servers}
-        report = serviced(store, another.bootstrap_servers)
+        report = site.serviced(bootstrap_servers=another.bootstrap_servers)
         assert (report.found, report.is_clean, report.settled) == ((), True, 1)
         assert (site.row(), site.text()) == (row, settled_text(row))
         with DualWriter(store.aside, **where) as writer:
             assert writer.recover() == []
-            report = serviced(store, another.bootstrap_servers)
+            report = site.serviced(bootstrap_servers=another.bootstrap_servers)
             assert (report.found, report.is_clean) == ((), True)
             write(writer, "later")
         assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
@@ -125,10 +118,10 @@ def test_a_plan_settles_nothing_and_a_live_writer_goes_on(store: Database) -> No
     with site_of(Tier.KEEP_PREPARED, store) as site, site.writer() as writer:
         write(writer, "before")
         text = site.text()
-        assert serviced(store, site.emulator.bootstrap_servers, apply=False).is_clean
+        assert site.serviced(apply=False).is_clean
         assert site.text() == text
         for value in ("1", "2"):
-            assert serviced(store, site.emulator.bootstrap_servers).is_clean
+            assert site.serviced().is_clean
             assert site.text() == settled_text(site.row())
             write(writer, value)
             assert site.manifest().prepared_state == site.row()

@@ -29,7 +29,7 @@ from tests.cli.conftest import Call, call
 from tests.recipes.repairs import Site, Way, let_end, site_of
 from tests.recipes.test_repair import store
 from tests.recipes.tiers import ROWS, rows, write
-from tests.recovery.test_another_cluster import next_cluster, serviced
+from tests.recovery.test_another_cluster import next_cluster
 from tests.support.databases import Database, SqliteDatabase
 from tests.support.topics import read_topic
 
@@ -194,7 +194,7 @@ def test_the_id_goes_on_in_the_next_cluster(store: Database, tier: Tier) -> None
             with writer_in(another, store) as writer:
                 assert writer.recover() == []
             assert is_forgotten(row, site.text() or ""), "it is never taken for committed"
-            report = serviced(store, another.bootstrap_servers)
+            report = site.serviced(bootstrap_servers=another.bootstrap_servers)
             assert (report.found, report.is_clean, report.settled) == ((), True, 1)
         with writer_in(another, store) as writer:
             write(writer, "later")

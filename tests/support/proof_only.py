@@ -81,7 +81,6 @@ FILES: Final = frozenset(
         "tests/recipes/test_stored_blocks_async.py",
         "tests/recipes/test_stored_blocks_pool.py",
         "tests/recovery/test_beside_living_owners.py",
-        "tests/recovery/test_every_tier.py",
         "tests/spark/test_chaos.py",
         "tests/spark/test_connect.py",
         "tests/spark/test_datasource.py",
