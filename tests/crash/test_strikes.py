@@ -23,6 +23,7 @@ from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
 from tests.recipes.pools import make_pool, put, write, written
+from tests.recipes.test_stored_blocks import AWAY
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, events, unique
 from tests.support.strikes import KINDS, OURS, WITH_SQLALCHEMY, Strike, explained, strike
@@ -40,9 +41,23 @@ class Face:
     write: Callable[[Any, int], object]
     inside: tuple[str, ...] = OURS
     """The code that is struck."""
+    is_away: bool = False
+    """Whether blocks are struck while Kafka is away."""
     number: int = 0
     struck: dict[str, str] = field(default_factory=dict)
     """The place of the strike, by the struck event."""
+
+    @contextmanager
+    def without_kafka(self, writer: Any) -> Iterator[None]:
+        """Let Kafka be away, if blocks are to be struck then; its blocks are published afterwards."""
+        if not self.is_away:
+            yield
+            return
+        self.scenario.emulator.crash_node(0)
+        self.write(writer, self.next())  # which notices that
+        yield
+        self.scenario.emulator.start_node(0)
+        until(lambda: not writer.status.is_diverted)
 
     def next(self) -> int:
         self.number += 1
@@ -103,6 +118,10 @@ def pool_of(scenario: AnyScenario) -> Any:
     return make_pool(scenario, max_writers=2, acquire_timeout_ms=5_000)
 
 
+def diverted_pool_of(scenario: AnyScenario) -> Any:
+    return make_pool(scenario, max_writers=2, acquire_timeout_ms=5_000, **AWAY)
+
+
 def write_alone(writer: Any, scenario: AnyScenario, number: int) -> None:
     with writer.transaction() as tx:
         put(tx, scenario, number)
@@ -142,13 +161,21 @@ def write_in_session(writer: Any, scenario: AnyScenario, number: int) -> None:
         session.commit()
 
 
+def write_by_pool(pool: Any, scenario: AnyScenario, number: int) -> None:
+    write(pool, scenario, number)
+
+
 FACES: Final[dict[str, tuple[type[Any], Callable[[Any], Any], Callable[[Any, Any, int], object]]]] = {
     "sqlite": (Scenario, lambda scenario: scenario.writer(), write_alone),
     "postgres": (Scenario, lambda scenario: scenario.writer(), write_alone),
     "no-pool": (Scenario, without_pool, write_alone),
     "psycopg": (PsycopgScenario, lambda scenario: scenario.writer(), write_alone),
-    "pool": (Scenario, pool_of, lambda pool, scenario, number: write(pool, scenario, number)),
-    "psycopg-pool": (PsycopgScenario, pool_of, lambda pool, scenario, number: write(pool, scenario, number)),
+    "pool": (Scenario, pool_of, write_by_pool),
+    "psycopg-pool": (PsycopgScenario, pool_of, write_by_pool),
+    "diverted": (Scenario, diverted_pool_of, write_by_pool),
+    "psycopg-diverted": (PsycopgScenario, diverted_pool_of, write_by_pool),
+    "diverted-away": (Scenario, diverted_pool_of, write_by_pool),
+    "psycopg-diverted-away": (PsycopgScenario, diverted_pool_of, write_by_pool),
     "given": (Scenario, lambda scenario: scenario.writer(), write_on_given),
     "psycopg-given": (PsycopgScenario, lambda scenario: scenario.writer(), write_on_given),
     "session": (Scenario, lambda scenario: scenario.writer(), write_in_session),
@@ -166,7 +193,13 @@ def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
     scenario = kind(database, emulator, transactional_id=f"{unique('struck')}-0")
     # An exception inside SQLAlchemy's QueuePool loses a place of it (tests/unit/test_sqlalchemy_internals.py).
     inside = WITH_SQLALCHEMY if request.param == "no-pool" else OURS
-    yield Face(scenario, lambda: make(scenario), lambda writer, number: written_by(writer, scenario, number), inside)
+    yield Face(
+        scenario,
+        lambda: make(scenario),
+        lambda writer, number: written_by(writer, scenario, number),
+        inside,
+        is_away=request.param.endswith("-away"),
+    )
     if (given := _given.pop(scenario.topic, None)) is not None:
         given.close()
     database.close()
@@ -209,13 +242,14 @@ def strike_blocks(face: Face, stride: int, first: int = 1, *, is_in_question: bo
     with closing(face.make()) as writer:
         face.write(writer, face.next())
         get_ready()
-        places = face.counted(lambda: face.write(writer, face.next()))
-        for at in range(first, places + 1, stride):
-            get_ready()
-            where = face.strike_next(at, writer)
-            with explained(where):
-                assert_nothing_in_use(writer)
-                face.write(writer, face.next())
+        with face.without_kafka(writer):
+            places = face.counted(lambda: face.write(writer, face.next()))
+            for at in range(first, places + 1, stride):
+                get_ready()
+                where = face.strike_next(at, writer)
+                with explained(where):
+                    assert_nothing_in_use(writer)
+                    face.write(writer, face.next())
     assert_agreed(face)
     return places
 
@@ -289,6 +323,7 @@ def test_places_of_a_recovery(face: Face) -> None:
     strike_recoveries(face, stride=7)
 
 
+@pytest.mark.parametrize("face", [name for name in FACES if not name.endswith("-away")], indirect=True)
 def test_places_of_the_first_block_and_the_close(face: Face) -> None:
     strike_lives(face, stride=7)
 

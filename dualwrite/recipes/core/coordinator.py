@@ -43,6 +43,7 @@ from dualwrite.errors import (
     StoredBlocksError,
     TransactionHangsError,
 )
+from dualwrite.guarded import pass_on_signal
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
@@ -313,6 +314,7 @@ class DualWriteCoordinator:
             try:
                 await self._prepare(write)
             except DualWriteError as error:
+                pass_on_signal(error)
                 if not await self.owned.uninterrupted(self._let_go_if_possible(write, error, diverts=diverts)):
                     raise
                 return self._why_let_go(error)

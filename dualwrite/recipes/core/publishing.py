@@ -130,8 +130,10 @@ class Publishing:
         """Publish owed records that Kafka has refused. Raises OwedRecordsRefusedError, also if it is too early."""
         if self._blocks.owed_refusal is not None:
             self.assert_owed_not_refused()
-            with suppress(KafkaUnreachableError):  # the block that follows meets it too, and may be stored
+            try:
                 await self.recover()
+            except KafkaUnreachableError as error:  # the block that follows meets it too, and may be stored
+                pass_on_signal(error)
 
     async def why_refused(self, error: DualWriteError) -> DualWriteError:
         """Return the error to raise after Kafka has refused a block's records, or the owed ones that went with them.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -24,6 +23,7 @@ from dualwrite.errors import (
     PoolTimeoutError,
     StoredBlocksError,
 )
+from dualwrite.guarded import pass_on_signal
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import is_away
@@ -173,10 +173,14 @@ class PooledBlock:
                     raise why_not
                 await self._exchange(slot, why_not)
             except BaseException as error:
-                if diverts and isinstance(error, KafkaUnreachableError):
-                    return error
-                await roll_back_database(write)
-                raise
+                try:
+                    if diverts and isinstance(error, KafkaUnreachableError):
+                        pass_on_signal(error)
+                        return error
+                    raise
+                except BaseException:
+                    await roll_back_database(write)
+                    raise
 
     async def _exchange(self, lost: PooledSlot, why: Exception) -> None:
         """Take another slot after the block lost its own before the decision."""
@@ -247,8 +251,10 @@ class DivertedBlock(PooledBlock):
 
     async def take_slot(self) -> None:
         """Take a slot, unless the block has one, or Kafka is away."""
-        with suppress(KafkaUnreachableError):
+        try:
             await super().take_slot()
+        except KafkaUnreachableError as error:
+            pass_on_signal(error)
 
     async def _commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or the database with the records in it; or roll back both and raise the reason."""

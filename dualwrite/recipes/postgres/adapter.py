@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.guarded import cleaning_up_after
+from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
@@ -342,7 +342,9 @@ async def _make_identity(transaction: PostgresTransaction) -> None:
     await transaction.make_identity()
 
 
-def _was_created_by_others(error: BaseException) -> bool:
+def _was_created_by_others(error: Exception) -> bool:
+    """Return whether a statement failed because another process inserted the same. Re-raises an error of a signal."""
+    pass_on_signal(error)
     return sqlstate_of(error) in _CREATED_BY_OTHERS
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from dualwrite.errors import ConfigError
-from dualwrite.guarded import cleaning_up_after
+from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -200,8 +199,10 @@ class SqlAlchemyDatabase:
             await (await self.diversion(database, name)).create()
             await database.commit()
 
-        with suppress(IntegrityError):  # another process created it at the same moment
+        try:
             await in_own_transaction(self.begin, create)
+        except IntegrityError as error:  # another process created it at the same moment
+            pass_on_signal(error)
 
     async def diversion(self, database: DatabaseTransaction, name: str) -> DiversionRow:
         assert isinstance(database, SqlAlchemyPort), "this database has begun it"
