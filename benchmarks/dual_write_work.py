@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from benchmarks.clients import Job
 from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
-from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 
@@ -50,7 +49,7 @@ def create_tables(engine: sa.Engine) -> None:
     """Drop and create the tables of a run."""
     metadata.drop_all(engine)
     metadata.create_all(engine)
-    for create in (create_state_table, create_lease_table, create_redo_table, create_outbox_table):
+    for create in (create_state_table, create_lease_table, create_outbox_table):
         create(engine)
 
 

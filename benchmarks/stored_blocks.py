@@ -33,7 +33,6 @@ from benchmarks.dual_write_ways import OUTBOX, POOL, STORE, Written
 from benchmarks.dual_write_work import PREFIX, create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of, show_progress
 from dualwrite.recipes.recovery.service import RecoveryService
-from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.crash.chaos_servers import KillableEmulator, KillableKafka
@@ -123,7 +122,6 @@ class Servers:
     def begin(self) -> Bytes:
         """Make empty tables, and begin a new stretch of the log, in which each page is logged whole once."""
         create_tables(self.engine)
-        create_redo_table(self.engine)
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.text("CHECKPOINT"))
         return Bytes.of(self.engine)

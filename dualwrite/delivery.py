@@ -20,10 +20,10 @@ _POLL_MS: Final = 20
 class Direct:
     """Let a block publish its records itself: it ends when both sides have committed.
 
-    While Kafka is away blocks are refused; with `when_kafka_is_away="store"` the database stores their records beside
-    their changes, and they are published later, in the order of the commits: by a later use of the transactional id,
-    or by the background of the pool. Then `max_stored_bytes` and `max_stored_age_ms`, the age of the oldest stored
-    block, limit the storage of the id or pool: blocks beyond them are refused with StoreFullError.
+    While Kafka is away blocks are refused; with `when_kafka_is_away="store"`, for a pool only, the database stores
+    their records beside their changes, and the background of the pool publishes them later, in the order of the
+    commits. Then `max_stored_bytes` and `max_stored_age_ms`, the age of the oldest stored block, limit the storage of
+    the pool: blocks beyond them are refused with StoreFullError.
 
     Raises ConfigError.
     """

@@ -339,9 +339,9 @@ class NotDurableError(RecipeError):
 
 
 class StoredBlocksError(RecipeError):
-    """Blocks that the database stored while Kafka was away must be published before this one; nothing was written.
+    """Blocks that wait in the outbox must be published before this one, which cannot go there; nothing was written.
 
-    Repeat the block, which publishes them first, or call `recover()`.
+    Consumed offsets do that. The pool publishes the outbox in the background: repeat the block later.
     """
 
 
@@ -361,7 +361,7 @@ class RecordsRefusedError(RecipeError):
 
 
 class StoredBlockRefusedError(RecordsRefusedError):
-    """Kafka refuses a record of a stored block, so that nothing stored under its id is published; nothing was changed.
+    """Kafka refuses a record of a block in an outbox, so that no later block is published; nothing was changed.
 
     `seq` is the number of the block. A block that cannot be read is refused too; `topic` is empty then.
     """
@@ -391,8 +391,7 @@ class OwedRecordsRefusedError(RecordsRefusedError):
 class StoreFullError(RecipeError):
     """Unpublished blocks reach `max_stored_bytes` or `max_stored_age_ms`; both sides were rolled back.
 
-    Kafka is away or refuses a record, or an outbox lags: for blocks stored under an id the cause says which, for an
-    outbox `pool.status`.
+    Kafka is away or refuses a record, or the publisher lags: `pool.status` says which.
     """
 
 

@@ -18,7 +18,7 @@ class Outcome(StrEnum):
     STORED = "stored"
     """The database has committed, and stores the records until Kafka is back (`stored_blocks.py`)."""
     PUBLISHED = "published"
-    """Records that were stored while Kafka was away are in Kafka now."""
+    """Records that waited in an outbox are in Kafka now."""
     SUPERSEDED = "superseded"
     """A later dual write has replaced the row: database and Kafka agree, but the row no longer shows the outcome."""
     UNKNOWN = "unknown"

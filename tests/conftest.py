@@ -136,7 +136,7 @@ _ON_MARIADB_TOO = (
     "recipes.test_lease_table",
     "recipes.test_misuse",
     "recipes.test_state_table",
-    "recipes.test_stored_blocks_pool",
+    "recipes.test_diversion",
     "recipes.test_whose_transaction",
     "recovery.test_outbox",
     "recovery.test_service",
@@ -145,7 +145,7 @@ _ON_MARIADB_TOO = (
 )
 
 
-_ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_stored_blocks_pool")
+_ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_diversion")
 """Modules whose scenario "psycopg" runs without SQLAlchemy; its database is another Postgres."""
 
 

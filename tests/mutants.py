@@ -100,16 +100,10 @@ MUTANTS: Final = (
         "recipes/test_late_take_over.py",
     ),
     Mutant(
-        f"{_CORE}steps.py",
-        "if owned.has_stored or self._slot.state is not SlotState.READY:",
-        "if False:",
-        "recipes/test_stored_blocks.py",
-    ),
-    Mutant(
         f"{_CORE}publishing.py",
         "            await self._blocks.publish(write, waiting)\n",
         "            pass\n",
-        "recipes/test_stored_blocks.py",
+        "recipes/test_outbox.py",
     ),
     Mutant(
         f"{_CORE}completion.py",
@@ -131,12 +125,6 @@ MUTANTS: Final = (
         proof=True,
     ),
     Mutant(
-        "dualwrite/recipes/sql/redo_statements.py",
-        "return bool(await self._statements.rows(_SELECT_TAKEN_OUT + self._lock_clause, values))",
-        "return False",
-        "recipes/test_refused_blocks.py",
-    ),
-    Mutant(
         f"{_CORE}stored_blocks.py",
         "self._most_blocks = len(waiting.blocks) // 2",
         "pass",
@@ -146,7 +134,7 @@ MUTANTS: Final = (
         f"{_CORE}stored_blocks.py",
         "if len(waiting.blocks) > 1 or (self._owned.owed and waiting.blocks):",
         "if len(waiting.blocks) > 1:",
-        "recipes/test_refused_blocks.py",
+        "crash/test_outbox_not_proven.py",
         proof=True,
     ),
     Mutant(

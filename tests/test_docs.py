@@ -33,7 +33,7 @@ from dualwrite.producer import Producer
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.security_config import SecurityConfig
 from tests.crash.psycopg_scenario import conninfo_of
-from tests.recipes.test_stored_blocks import kafka_away
+from tests.recipes.away import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic

@@ -14,7 +14,6 @@ from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, kafka_transaction_outbox, waiting_sql
-from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
@@ -25,19 +24,18 @@ _RIGHTS: Final = {
     kafka_transaction_state.name: ("SELECT", "INSERT", "UPDATE"),
     kafka_transaction_database.name: ("SELECT",),  # its one row is created with the table
     kafka_transaction_lease.name: ("SELECT", "INSERT", "UPDATE"),
-    kafka_transaction_redo.name: ("SELECT", "INSERT", "UPDATE", "DELETE"),
     kafka_transaction_outbox.name: ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
 
 
 def database_checks(engine: sa.Engine, *, max_stored_age_s: float = 60.0) -> list[Check]:
-    """Return all checks; warn of blocks that have been stored, or have waited in an outbox, for `max_stored_age_s`.
+    """Return all checks; warn of blocks that have waited in an outbox for `max_stored_age_s`.
 
     Raises the database's error if it cannot be reached.
     """
     with engine.connect() as connection:
         checks = [_version(connection), *_isolation(connection), *_table(connection), _leases(connection)]
-        checks += [*_stored(connection, max_stored_age_s), *_outboxes(connection, max_stored_age_s)]
+        checks += _outboxes(connection, max_stored_age_s)
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
 
 
@@ -84,34 +82,6 @@ def _leases(connection: sa.Connection) -> Check:
     if not sa.inspect(connection).has_table(table.name):
         return Check(_WHERE, table.name, "none; only pools need it: they, or dualwrite init-db, create it")
     return Check(_WHERE, table.name, _rows(connection, table))
-
-
-def _stored(connection: sa.Connection, max_age_s: float) -> list[Check]:
-    """Check whether blocks that could not reach Kafka have been stored for too long, if the table exists."""
-    name = kafka_transaction_redo.name
-    if not sa.inspect(connection).has_table(name):
-        return []
-    heads = sa.select(
-        sa.func.count(),
-        sa.func.coalesce(sa.func.sum(kafka_transaction_redo.c.stored_bytes), 0),
-        sa.func.min(kafka_transaction_redo.c.stored_at_ms),
-    ).where(kafka_transaction_redo.c.seq == 0, kafka_transaction_redo.c.newest_seq > 0)
-    try:
-        with connection.begin_nested():
-            ids, size, since_ms = connection.execute(heads).one()
-    except sa.exc.DBAPIError as error:
-        return [Check(_WHERE, name, f"present, but not readable: {first_line(error)}")]
-    if not ids:
-        return [Check(_WHERE, name, "no stored blocks")]
-    age_s = max(0.0, time.time() - since_ms / 1000)
-    found = f"{int(size)} bytes of blocks stored under {counted(ids, 'transactional id')}, the oldest for {age_s:.0f} s"
-    if age_s <= max_age_s:
-        return [Check(_WHERE, name, found)]
-    remedy = (
-        "get Kafka back, and see that a writer or dualwrite recover publishes them: dualwrite top names the ids, and "
-        "the writers' log names refused records. At max_stored_age_ms and max_stored_bytes blocks are refused"
-    )
-    return [warning(_WHERE, name, found, remedy)]
 
 
 def _outboxes(connection: sa.Connection, max_age_s: float) -> list[Check]:

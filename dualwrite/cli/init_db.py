@@ -19,7 +19,6 @@ from dualwrite.recipes.sqlalchemy.outbox_table import (
     create_outbox_table,
     kafka_transaction_outbox,
 )
-from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table, kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import (
     create_lease_table,
@@ -34,9 +33,6 @@ TABLES: Final = {
     kafka_transaction_lease: create_lease_table,
 }
 """The tables with the states of transactional ids, the database's identity, and the leases of pools."""
-
-OF_REDO: Final = {kafka_transaction_redo: create_redo_table}
-"""The table with the records that the database stores, for Direct(when_kafka_is_away="store")."""
 
 OF_OUTBOX: Final = {kafka_transaction_outbox: create_outbox_table}
 """The table with the records that wait to be published."""
@@ -60,14 +56,9 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
     help="Also create the table of OffsetsInDatabase, with the positions of consumers.",
 )
 @click.option(
-    "--redo",
-    is_flag=True,
-    help='Also create the table of Direct(when_kafka_is_away="store") under one id, with stored records.',
-)
-@click.option(
     "--outbox",
     is_flag=True,
-    help='Also create the table of outboxes: Outbox(), and a pool with Direct(when_kafka_is_away="store").',
+    help='Also create the table of outboxes: Outbox(), and Direct(when_kafka_is_away="store").',
 )
 def command(
     *,
@@ -76,7 +67,6 @@ def command(
     sql: bool,
     dialect: str | None,
     consumed_offsets: bool,
-    redo: bool,
     outbox: bool,
 ) -> None:
     """Create the tables of dual writes that are missing.
@@ -84,7 +74,7 @@ def command(
     For Alembic there is an operation: see docs/cli.md.
     """
 
-    tables = TABLES | (OF_REDO if redo else {}) | (OF_OUTBOX if outbox else {})
+    tables = TABLES | (OF_OUTBOX if outbox else {})
     tables |= OF_CONSUMERS if consumed_offsets else {}
 
     def create(engine: sa.Engine) -> None:

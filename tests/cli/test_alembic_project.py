@@ -20,8 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 OURS = {"kafka_transaction_state", "kafka_transaction_database", "kafka_transaction_lease"}
 
-ALL = "[Base.metadata, *METADATA, REDO_METADATA, CONSUMED_OFFSETS_METADATA]"
-WITH_OUTBOX = ALL.replace("REDO_METADATA", "REDO_METADATA, OUTBOX_METADATA")
+ALL = "[Base.metadata, *METADATA, OUTBOX_METADATA, CONSUMED_OFFSETS_METADATA]"
 
 
 def sample(word: str) -> str:
@@ -73,15 +72,11 @@ def test_autogenerate_finds_no_difference(project: Project, database: Database) 
 
 
 def test_nor_with_every_table_that_there_can_be(project: Project, database: Database) -> None:
-    has_outboxes = database.engine.dialect.name == "postgresql"
-    of_env = sample("target_metadata").replace("[Base.metadata, *METADATA]", WITH_OUTBOX if has_outboxes else ALL)
-    names = "CONSUMED_OFFSETS_METADATA, METADATA, OUTBOX_METADATA, REDO_METADATA"
+    of_env = sample("target_metadata").replace("[Base.metadata, *METADATA]", ALL)
+    names = "CONSUMED_OFFSETS_METADATA, METADATA, OUTBOX_METADATA"
     config = project(of_env.replace("import METADATA", f"import {names}"))
-    created = "    op.create_dualwrite_tables(consumed_offsets=True)\n    op.create_dualwrite_redo_table()\n"
-    dropped = "    op.drop_dualwrite_redo_table()\n    op.drop_dualwrite_tables(consumed_offsets=True)\n"
-    if has_outboxes:
-        created += "    op.create_dualwrite_outbox_table()\n"
-        dropped = f"    op.drop_dualwrite_outbox_table()\n{dropped}"
+    created = "    op.create_dualwrite_tables(consumed_offsets=True)\n    op.create_dualwrite_outbox_table()\n"
+    dropped = "    op.drop_dualwrite_outbox_table()\n    op.drop_dualwrite_tables(consumed_offsets=True)\n"
     registered = "import dualwrite.recipes.sqlalchemy.migrations\n"
     revise(config, f"{registered}def upgrade():\n{created}\ndef downgrade():\n{dropped}")
     alembic.command.upgrade(config, "head")

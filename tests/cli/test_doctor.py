@@ -11,15 +11,12 @@ from dualwrite.admin import BrokerFeatures, TransactionAdmin, TwoPhaseCommit
 from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, Profile, ResourceType
 from dualwrite.cli.doctor_checks import Verdict
 from dualwrite.cli.doctor_kafka import cluster_checks
-from dualwrite.delivery import Direct
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.testing.postgres import PostgresServer
 from tests.cli.conftest import Call
-from tests.crash.scenario import Scenario
 from tests.producer.tiers import TIERS
-from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, unique
 
 FORGETFUL = {PostgresDatabase: {"fsync"}, MariaDbDatabase: {"innodb_flush_log_at_trx_commit"}, SqliteDatabase: set()}
@@ -29,32 +26,6 @@ ME = "User:ANONYMOUS"
 REFUSED = BrokerConfig(
     profile=Profile.KAFKA_4_3, unstable_api_versions_enable=True, transaction_two_phase_commit_enable=False
 )
-
-
-def test_stored_blocks_older_than_a_limit(call: Call, database: Database, emulator: Emulator) -> None:
-    scenario = Scenario(database, emulator)
-    url = database.url.render_as_string(hide_password=False)
-    options = ("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", url, "--json")
-
-    def told(*more: str) -> tuple[str, str, str | None]:
-        checks = call(*options, *more).document["checks"]
-        (check,) = [each for each in checks if each["what"] == "kafka_transaction_redo"]
-        return check["verdict"], check["found"], check["remedy"]
-
-    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
-        scenario.write(writer, 1)
-        assert told() == ("ok", "no stored blocks", None)
-        with kafka_away(emulator):
-            scenario.write(writer, 2)
-        verdict, found, remedy = told()
-        assert (verdict, remedy) == ("ok", None)
-        assert "bytes of blocks stored under 1 transactional id, the oldest for " in found
-        with database.aside.begin() as connection:
-            connection.execute(sa.text("UPDATE kafka_transaction_redo SET stored_at_ms = stored_at_ms - 400000000"))
-        verdict, found, remedy = told()
-        assert (verdict, "the oldest for 400" in found) == ("warn", True)
-        assert "dualwrite top names the ids" in str(remedy)
-        assert told("--max-stored-age", "800000")[0] == "ok"
 
 
 @pytest.mark.parametrize("tier", Tier)

@@ -92,13 +92,6 @@ def test_the_table_of_consumers_on_demand(call: Call, tmp_path: Path) -> None:
     assert call("init-db", "--sql", "--dialect", "mysql", "--consumed-offsets").out.count("CREATE TABLE ") == 4
 
 
-def test_the_table_of_stored_records_on_demand(call: Call, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'db'}"
-    assert "kafka_transaction_redo" not in call("init-db", "--database", url).out
-    assert call("init-db", "--database", url, "--redo").out.splitlines()[-1] == "kafka_transaction_redo: created"
-    assert call("init-db", "--sql", "--dialect", "mysql", "--redo").out.count("records LONGBLOB") == 1
-
-
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "mariadb", "sqlite", "mssql", "oracle"])
 def test_the_ddl_of_every_dialect(call: Call, dialect: str) -> None:
     done = call("init-db", "--sql", "--dialect", dialect)
@@ -164,21 +157,12 @@ down_revision = "1"
 
 
 def upgrade():
-    op.create_dualwrite_redo_table()
+    op.create_dualwrite_outbox_table()
 
 
 def downgrade():
-    op.drop_dualwrite_redo_table()
+    op.drop_dualwrite_outbox_table()
 """
-
-
-def test_a_migration_of_the_table_of_stored_records(migrations: Config, database: Database) -> None:
-    versions = Path(str(migrations.get_main_option("script_location"))) / "versions"
-    (versions / "two.py").write_text(SECOND_REVISION)
-    alembic.command.upgrade(migrations, "head")
-    assert sa.inspect(database.engine).has_table("kafka_transaction_redo")
-    alembic.command.downgrade(migrations, "1")
-    assert not sa.inspect(database.engine).has_table("kafka_transaction_redo")
 
 
 def test_a_migration_as_sql(migrations: Config, database: Database) -> None:

@@ -77,7 +77,7 @@ def test_another_database_has_none(call: Call) -> None:
 
 def test_a_migration_up_and_down(migrations: Config, database: Database) -> None:
     versions = Path(str(migrations.get_main_option("script_location"))) / "versions"
-    (versions / "two.py").write_text(SECOND_REVISION.replace("_redo_table()", "_outbox_table()"))
+    (versions / "two.py").write_text(SECOND_REVISION)
     alembic.command.upgrade(migrations, "head")
     found = described(database.engine)
     alembic.command.downgrade(migrations, "1")

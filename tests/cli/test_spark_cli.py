@@ -29,7 +29,7 @@ from spark_sink.store.topic.topic_store import TopicStore
 from tests.cli.conftest import Call, assert_one_line, ended, process
 from tests.cli.terminal import InTerminal, Interrupted
 from tests.cli.test_page import keys, section
-from tests.recipes.test_stored_blocks import kafka_away
+from tests.recipes.away import kafka_away
 from tests.spark.applications import Applications, ApplicationWorld
 from tests.spark.topic_stores import kafka_log
 from tests.support.conditions import until

@@ -11,7 +11,8 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.cli import top
 from dualwrite.cli.output import duration
 from dualwrite.cli.top import lines_of
-from dualwrite.delivery import Direct
+from dualwrite.delivery import Outbox
+from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.overview import IdInDatabase, InCluster
 from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
@@ -19,9 +20,11 @@ from tests.cli.conftest import Call
 from tests.cli.terminal import InTerminal, Interrupted
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.interop.wire import Code, Identity, Wire
-from tests.recipes.test_stored_blocks import kafka_away
+from tests.recipes.away import AWAY, kafka_away
+from tests.recipes.pools import make_pool, write
 from tests.recovery.world import left_open
 from tests.support.databases import Database
+from tests.support.kafka_ids import kafka_id_of
 
 V2 = InCluster("", 2, lambda _: False)
 
@@ -50,7 +53,7 @@ def test_one_look(call: Call, database: Database, emulator: Emulator) -> None:
 
 
 def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulator: Emulator) -> None:
-    storing = Scenario(database, emulator, transactional_id="a-storing")
+    storing = Scenario(database, emulator, transactional_id="a-storing-0")
     owing = Scenario(database, emulator, transactional_id="b-owing")
 
     def fail() -> None:
@@ -61,17 +64,16 @@ def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulato
     pair = Identity(owing.row().producer_id, owing.row().producer_epoch)
     with Wire(emulator.bootstrap_servers) as wire:
         assert wire.end_settled(owing.kafka_id, pair, commit=False).error == Code.NONE
-    with storing.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
-        storing.write(writer, 1)
-        with kafka_away(emulator):
-            storing.write(writer, 2)
-            storing.write(writer, 3)
+    with make_pool(storing, delivery=Outbox(publishes=False)) as pool:
+        for number in (1, 2):
+            write(pool, storing, number)
         url = database.url.render_as_string(hide_password=False)
         options = ("top", "--bootstrap-server", emulator.bootstrap_servers, "--database", url)
         told = {row["transactional_id"]: row for row in call(*options, "--json").document}
-        assert told.keys() == {storing.kafka_id, owing.kafka_id}
-        stored, owed = told[storing.kafka_id], told[owing.kafka_id]
-        assert (stored["state"], stored["database"]) == ("CompleteCommit", "stored")
+        outbox_id = kafka_id_of(database.engine, outbox_id_of("a-storing"))
+        assert told.keys() == {outbox_id, owing.kafka_id}
+        stored, owed = told[outbox_id], told[owing.kafka_id]
+        assert stored["database"] == "stored"
         assert (stored["stored_blocks"], stored["owed_records"]) == (2, None)
         assert stored["stored_age_ms"] >= 0
         assert (owed["state"], owed["database"]) == ("CompleteAbort", "owed")
@@ -96,12 +98,11 @@ def test_stored_blocks_while_kafka_is_unreachable() -> None:
 
 
 def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Database, emulator: Emulator) -> None:
-    scenario = Scenario(database, emulator, transactional_id="a-storing")
+    scenario = Scenario(database, emulator, transactional_id="a-storing-0")
     shown = Console(width=200, file=io.StringIO(), record=True)
-    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
-        scenario.write(writer, 1)
+    with make_pool(scenario, **AWAY) as pool:
         with kafka_away(emulator), TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
-            scenario.write(writer, 2)
+            write(pool, scenario, 1)
             shown.print(top._view(admin, database.aside, "", 200, 500))
     text = shown.export_text()
     assert "no broker has responded" in text

@@ -5,7 +5,7 @@
     python -m tests.crash.away_chaos --store --tier 3 --real         # an Apache Kafka of that tier
 
 `--store`: blocks are stored by the database while Kafka is away. Workers are killed and frozen all the time, among them
-pools of every kind, only writers of one key each, and a recovery service. Traps are set for the moment of Kafka's
+pools of every kind, and a recovery service. Traps are set for the moment of Kafka's
 return, so that some die in the middle of publishing, and Kafka leaves again while others do. No block may fail, or with
 `--cuts`, which terminates backends of the database too, none because of Kafka.
 
@@ -39,7 +39,6 @@ from dualwrite.delivery import Direct
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
-from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table
 from tests.crash.away_verdict import Absence, AwayFindings, AwayVerdict
 from tests.crash.chaos_database import ChaosDatabase
 from tests.crash.chaos_job import Trap
@@ -104,7 +103,7 @@ def plan_of(
         real=real,
         deeds={**(_KILLS_AND_FREEZES if stores else _KILLS), **({"backend": 4} if cuts else {})},
         cuts=cuts,
-        kinds=(*ONLY_KINDS, *POOL_KINDS, *([RECOVERY] if stores else [])),
+        kinds=(*POOL_KINDS, RECOVERY) if stores else (*ONLY_KINDS, *POOL_KINDS),
         keeps_kinds=True,
         lanes=2 if stores else 0,
         lease_ms=1_000,
@@ -167,7 +166,6 @@ class AwayChaos(Chaos):
         lanes: Sequence[Lane] = (),
     ) -> None:
         super().__init__(plan, directory, postgres, broker, lanes)
-        create_redo_table(self._database.engine)
         create_outbox_table(self._database.engine)
         self._away_plan = plan
         self._watch = Watch(self._database)

@@ -1,10 +1,10 @@
 """The invariants after Kafka was away under load, besides that both sides are equal.
 
-With "store": no block failed because of Kafka, no block is left in the database, and each key that has one writer (one
-transactional id, and one living process at a time) is in the order of its commits. There is no order between keys, nor
-for the keys of a pool, whose blocks go under several ids.
+With "store": no block failed because of Kafka, and no block is left in the database. `test_key_order.py` has the order
+of a row's records.
 
-With "refuse": no transaction of a writer waited for its client for as long as a second, or as many seconds as processes
+With "refuse": each key that has one writer (one transactional id, and one living process at a time) is in the order of
+its commits. No transaction of a writer waited for its client for as long as a second, or as many seconds as processes
 wanted each CPU. A writer that knew of Kafka's absence said so within 100 ms; one in a hundred may wait for a CPU.
 """
 

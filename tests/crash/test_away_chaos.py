@@ -45,7 +45,6 @@ def committed_away(found: AwayFindings) -> int:
 def test_blocks_are_stored_and_come_right() -> None:
     found = _run(STORE, SHORT_S, Tier.KEEP_PREPARED, seconds=1.0, writers=2)
     assert committed_away(found) > 0
-    assert found.ordered > 0
 
 
 @pytest.mark.timeout(AWAY_S * 3 + SECONDS_TO_COME_RIGHT)
@@ -53,7 +52,6 @@ def test_blocks_are_stored_and_come_right() -> None:
 def test_on_every_tier(tier: Tier) -> None:
     found = _run(STORE, AWAY_S, tier, seconds=5.0)
     assert committed_away(found) > 0
-    assert found.ordered > 0
 
 
 @pytest.mark.timeout(AWAY_S * 3 + SECONDS_TO_COME_RIGHT)

@@ -17,7 +17,13 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Acl, AclOperation, Emulator, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.delivery import Outbox
-from dualwrite.errors import NotProvenError, RetriableError, StateRowError
+from dualwrite.errors import (
+    NotProvenError,
+    OwedRecordsRefusedError,
+    RetriableError,
+    StateRowError,
+    StoredBlockRefusedError,
+)
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
@@ -26,6 +32,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import Verdict, settled_text, verdict_in
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.plan import Action, RecoveryReport
+from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.outbox_worker import is_publisher
 from tests.crash.psycopg_scenario import PsycopgScenario
@@ -213,6 +220,48 @@ def test_of_a_torn_batch_only_the_records_that_are_owed_are_kept(postgres_server
         with outbox_pool(site.scenario, pause=tear, lease_ms=QUIET_LEASE_MS) as pool:
             until(lambda: recovers(pool) and len(decisions) == 3)
         assert sorted(record.value or b"" for record in site.emulator.records("torn")) == [b"0", b"1", b"2"]
+
+
+@pytest.fixture
+def owing(postgres_server: PostgresServer) -> Iterator[Site]:
+    """The last batch is owed, because it was aborted, and a block for `others` waits behind it."""
+    with site_on(Tier.BOUNDED, postgres_server) as site:
+        site.abort_decided()
+        with outbox_pool(site.scenario, Outbox(publishes=False)) as pool, pool.transaction() as tx:
+            tx.send("others", "y" * 200, partition=0)
+        yield site
+
+
+def test_what_is_owed_is_published_before_a_block_that_is_refused(owing: Site) -> None:
+    owing.emulator.create_topic("others", 1)
+    owing.emulator.set_config({"max.message.bytes": "100"}, topic="others")
+    with outbox_pool(owing.scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        until(lambda: pool.status.publishes_outbox)
+        with pytest.raises(StoredBlockRefusedError) as raised:
+            pool.recover()
+        assert raised.value.topic == "others"
+        assert owing.published() == event_bodies(owing.scenario.database)
+        of = owing.scenario.transactional_id
+        assert take_out(owing.scenario.database.aside, of, raised.value.seq, apply=True).changed
+        pool.recover()
+    assert waiting(owing.scenario) == 0
+    assert owing.emulator.records("others") == []
+
+
+def test_no_block_is_blamed_for_what_is_owed(owing: Site) -> None:
+    owing.emulator.set_config({"max.message.bytes": "10"}, topic=owing.scenario.topic)
+    with outbox_pool(owing.scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        until(lambda: pool.status.publishes_outbox)
+        for _ in range(2):
+            with pytest.raises(OwedRecordsRefusedError, match=f"for {owing.scenario.topic}-0 were refused"):
+                pool.recover()
+        assert [each[:3] for each in pool.status.refused] == [
+            (owing.scenario.transactional_id, 0, owing.scenario.topic)
+        ]
+        owing.emulator.set_config({"max.message.bytes": None}, topic=owing.scenario.topic)
+        pool.recover()
+    assert owing.published() == event_bodies(owing.scenario.database)
+    assert [record.value for record in owing.emulator.records("others")] == [b"y" * 200]
 
 
 def recovers(pool: PsycopgDualWriter) -> bool:

@@ -33,8 +33,8 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.django import current_dual_write, send
 from tests.crash.scenario import AtPoint, OrdinaryError
 from tests.django.project import INSERT, Shop, shop_on
+from tests.recipes.away import kafka_away
 from tests.recipes.pools import drop_idle_connections
-from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, event_bodies
 from tests.support.servers.mariadb import MariaDbServer

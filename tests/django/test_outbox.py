@@ -8,7 +8,7 @@ from django.conf import settings
 from dualwrite import Outbox
 from dualwrite.recipes.core.decisions import Outcome
 from tests.django.project import Shop
-from tests.recipes.test_stored_blocks import kafka_away
+from tests.recipes.away import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import event_bodies
 

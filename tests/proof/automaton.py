@@ -29,6 +29,10 @@ _MOST_HANDLERS: Final = 100
 """How many requests a program makes at most while it cleans up."""
 
 
+class DatabaseGone(Exception):  # noqa: N818 - as drivers name it
+    """The connection is lost, and with it the transaction, unless it was being committed."""
+
+
 class Node(NamedTuple):
     """A point at which the program waits for a reply. `request` is None when it has ended."""
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.proof.outbox_model import EMPTY, Outbox
-from tests.proof.redo_model import RedoRows
 
 
 class Snapshot(NamedTuple):
@@ -19,7 +18,6 @@ class Snapshot(NamedTuple):
 
     row: tuple[str, str]
     table: frozenset[bytes]
-    redo: RedoRows = ()
     outbox: Outbox = EMPTY
 
 

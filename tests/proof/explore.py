@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.proof.owner import Settings
 from tests.proof.reductions import Reduced
 from tests.proof.remembered import forget
 from tests.proof.settling import fair_run
@@ -219,7 +218,6 @@ def main() -> None:
         "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
     )
     parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
-    parser.add_argument("--settings", default="", help="such as stores_blocks=1")
     parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
     parser.add_argument("--services", type=int, default=0, help="processes that carry out a round of recovery")
     parser.add_argument("--pools", action="store_true", help="each process has a pool, and they share its ids")
@@ -227,7 +225,6 @@ def main() -> None:
     parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
     budget = Budget(**_numbers(given.faults))
-    settings = Settings(**_numbers(given.settings))  # type: ignore[arg-type]
     written = tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/"))
     after = tuple(value.encode() for value in given.after_crash.split(",") if value)
     shape = Shape(given.partitions, given.apart, given.offsets)
@@ -239,7 +236,6 @@ def main() -> None:
         given.by_commit,
         shape,
         given.plain,
-        settings,
         recoveries=given.recoveries,
         services=given.services,
         pools=given.pools,

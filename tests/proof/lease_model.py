@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import dualwrite
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, ResultT, Steps, TableLeases
-from tests.proof.automaton import ask
-from tests.proof.redo_model import DatabaseGone
+from tests.proof.automaton import DatabaseGone, ask
 
 PREFIX: Final = "payments"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tests.proof.outbox_world import OutboxSpace
-from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.producers import ProducerSpace
 from tests.proof.spaces import Space
 from tests.proof.world import Budget
@@ -58,12 +57,11 @@ def _in(
     *,
     by_commit: bool = False,
     is_plain: bool = False,
-    settings: Settings = DEFAULTS,
     **faults: int,
 ) -> Space:
     """Return a space; `written` are the values of each process, as for `python -m tests.proof.explore`."""
     values = tuple(tuple(value.encode() for value in process.split(",")) for process in written.split("/"))
-    return Space(tier, Budget(**faults), values, by_commit=by_commit, is_plain=is_plain, settings=settings)
+    return Space(tier, Budget(**faults), values, by_commit=by_commit, is_plain=is_plain)
 
 
 def _producers(tier: int, ends: str) -> ProducerSpace:
@@ -158,7 +156,7 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}completion.py",
-                ("        row = await database.read(owned.transactional_id)\n        if ongoing"),
+                "        row = await database.read(owned.transactional_id)\n        if ongoing",
                 "        row = owned.read_before\n        if ongoing",
             ),
             Edit(
@@ -252,8 +250,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}completion.py",
-                "row = await database.lock(owned.transactional_id, timeout_ms=timeout_ms)",
-                "row = await database.read(owned.transactional_id)",
+                "return await database.lock(owned.transactional_id, timeout_ms=timeout_ms)",
+                "return await database.read(owned.transactional_id)",
             ),
         ),
     ),
@@ -591,21 +589,6 @@ MUTANTS: Final = (
                 f"{_CORE}publishing.py",
                 "            if row == owned.row:\n                if (await verify",
                 "            if True:\n                if False and (await verify",
-            ),
-        ),
-    ),
-    Mutant(
-        "fenced-goes-on",
-        "a writer that is fenced while it publishes stays fenced",
-        _in(1, "a1,a2", settings=Settings(stores_blocks=True), outages=1),
-        (
-            Edit(
-                f"{_CORE}coordinator.py",
-                (
-                    "            await self._publishing.publish_if_kafka_is_back()\n"
-                    "            self.owned.assert_usable()\n"
-                ),
-                "            await self._publishing.publish_if_kafka_is_back()\n",
             ),
         ),
     ),

@@ -27,7 +27,7 @@ from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
 from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, place_of
-from tests.proof.automaton import Program, Said, ask
+from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_requests import TOPIC
@@ -43,7 +43,6 @@ from tests.proof.owner import (
     CheckedTransaction,
 )
 from tests.proof.pool import LAST_WRITE, SETTINGS, CheckedWaiting, OneThread
-from tests.proof.redo_model import DatabaseGone
 
 PUBLISHER: Final = "publisher"
 """The source of the results of attempts to publish."""

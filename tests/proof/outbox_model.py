@@ -4,8 +4,8 @@ Blocks add rows without a lock of ours, so a transaction keeps its changes of th
 numbers of blocks are given to no other block, even if their transactions are rolled back. The database's clock stands
 still, except for hours without any event.
 
-A block of a transaction is told from others by its number; the bytes that would differ from call to call are left out,
-as those of stored blocks are (`redo_model.py`).
+A block of a transaction is told from others by its number. The bytes that would differ from call to call are left out
+on the way to the world, and put back on the way to the process that stored them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from dualwrite.recipes.sql.outbox_statements import (
 )
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
-from tests.proof.automaton import ask
+from tests.proof.automaton import DatabaseGone, ask
 from tests.proof.owner import GAVE_UP
-from tests.proof.redo_model import DatabaseGone, Value, without_token
+
+Value = str | int | bytes | None
 
 OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | str | None, int | None, str | None]
 """Transactional id, number, when it was added, records, published blocks, the last number whose note is deleted, and
@@ -52,6 +53,11 @@ _SIZE: Final = "octet_length(records)"
 _BYTES_OF_A_LARGE_BLOCK: Final = 5_000_000
 """Two of these are more than one transaction publishes."""
 
+
+_TOKEN: Final = slice(1, 9)
+"""The bytes of `record_block.py` that differ between any two blocks."""
+
+_CHECKSUM_BYTES: Final = 4
 
 _OF_PUBLISHER: Final = (
     *(OF_SQLITE.last_batch, OF_SQLITE.last_tokens, OF_SQLITE.delete, OF_SQLITE.note, OF_SQLITE.old_notes),
@@ -326,3 +332,10 @@ def outbox_table(statements: CheckedStatements) -> OutboxTable | OutboxInSteps:
     if isinstance(statements, CheckedSteps):
         return OutboxInSteps(statements, statements.has_ended, OF_SQLITE, forgets=lambda: True)
     return OutboxTable(statements, statements.has_ended)
+
+
+def without_token(content: bytes) -> bytes:
+    """Return a block of records without the bytes that tell it from others."""
+    body = bytearray(content[:-_CHECKSUM_BYTES])
+    body[_TOKEN] = bytes(len(body[_TOKEN]))
+    return bytes(body) + zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big")

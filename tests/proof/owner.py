@@ -8,7 +8,6 @@ has waited for `max.block.ms` without one; `AWAY`, that no broker could be reach
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client import messages as m
@@ -42,11 +41,10 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
-from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks, not_durable, state_in
+from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks, not_durable, state_in
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from tests.proof.automaton import Program, Said, ask
+from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_offsets import position_of
 from tests.proof.kafka_requests import (
@@ -66,7 +64,6 @@ from tests.proof.kafka_requests import (
     RecordsOf,
     RepairOf,
 )
-from tests.proof.redo_model import DatabaseGone, checked_redo_table
 from tests.proof.shape import ONE_RECORD, Shape
 
 GAVE_UP: Final = "gave up"
@@ -112,32 +109,6 @@ class Moment(NamedTuple):
     """Let a moment pass, or not. `until_back`: until the process notices that Kafka can be reached again."""
 
     until_back: bool
-
-
-class Settings(NamedTuple):
-    """The settings of a writer, as far as they are other than the defaults."""
-
-    stores_blocks: bool = False
-    """when_kafka_is_away="store"."""
-    most_bytes: int | None = None
-    """max_stored_bytes."""
-    blocks_are_large: bool = False
-    """Whether no two stored blocks are published by one transaction."""
-
-    @property
-    def policy(self) -> StorePolicy:
-        """The rules for storing blocks beside the row. No program reaches the limit of age."""
-        if not self.stores_blocks:
-            return STORES_NOTHING
-        policy = StorePolicy(
-            stores_blocks=True,
-            max_bytes=2**62,
-            max_age_ms=NO_DEADLINE_MS**2,
-        )
-        return policy if self.most_bytes is None else replace(policy, max_bytes=self.most_bytes)
-
-
-DEFAULTS: Final = Settings()
 
 
 class Stuck(Exception):  # noqa: N818 - it is a finding, not an error of the product
@@ -599,14 +570,14 @@ class MakeDurable(NamedTuple):
 class CheckedTransaction:
     """A `DatabaseTransaction` whose statements go to the world. A reply of None: the connection is gone."""
 
-    def __init__(self, number: int, *, by_commit: bool, stored_blocks: StoredBlocks | None = None) -> None:
+    def __init__(self, number: int, *, by_commit: bool, stored_blocks: StoredBlocks = NO_STORED_BLOCKS) -> None:
         self._number = number
         self._is_over = False
         self._by_commit = by_commit
         self._carried: Write | None = None
         self.commit_was_sent = False
         self.was_ended_past = False
-        self._stored_blocks = stored_blocks or NoStoredBlocks()
+        self._stored_blocks = stored_blocks
 
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self._stored_blocks
@@ -679,29 +650,19 @@ class CheckedDatabase:
     durable.
     """
 
-    def __init__(self, *, by_commit: bool, settings: Settings = DEFAULTS, fails_over: bool = False) -> None:
+    def __init__(self, *, by_commit: bool, fails_over: bool = False) -> None:
         self._by_commit = by_commit
-        self._settings = settings
         self._fails_over = fails_over
         self._begun = 0
-        self._contents: dict[bytes, bytes] = {}
         self.errors = (DatabaseGone,)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         return DatabaseIdentity("")
 
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        assert self._settings.policy.needs_table, "nothing is stored"
-
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return CheckedTransaction(self._begun, by_commit=self._by_commit, stored_blocks=self._stored_blocks())
-
-    def _stored_blocks(self) -> StoredBlocks:
-        if not self._settings.policy.needs_table:
-            return NoStoredBlocks()
-        return checked_redo_table(self._begun, self._contents, are_large=self._settings.blocks_are_large)
+        return CheckedTransaction(self._begun, by_commit=self._by_commit)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         if not self._fails_over:
@@ -737,12 +698,11 @@ class Owner:
         *,
         by_commit: bool,
         shape: Shape,
-        settings: Settings = DEFAULTS,
         fails_over: bool = False,
     ) -> None:
         self._told = told
         self._shape = shape
-        self._database = CheckedDatabase(by_commit=by_commit, settings=settings, fails_over=fails_over)
+        self._database = CheckedDatabase(by_commit=by_commit, fails_over=fails_over)
         self._availability = Availability(None, NoWatch(), lambda: 0.0)
         self._now_s = 0.0
         self._coordinator = DualWriteCoordinator(
@@ -755,7 +715,6 @@ class Owner:
             pause=self._reach,
             repairability=RefusesNothing(),
             availability=self._availability,
-            policy=settings.policy,
             clock_s=lambda: self._now_s,
         )
 
@@ -767,7 +726,7 @@ class Owner:
         """Carry out one dual write, and note its caller's result: the outcome, None for unknown."""
         coordinator = self._coordinator
         progress = None
-        if self._is_away or coordinator.has_stored:
+        if self._is_away:
             await self._pass_a_moment()
         try:
             with coordinator.exclusively():
@@ -826,13 +785,12 @@ def writes(
     *,
     by_commit: bool = False,
     shape: Shape = ONE_RECORD,
-    settings: Settings = DEFAULTS,
     fails_over: bool = False,
 ) -> Program:
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:
-        owner = Owner(profile, told, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
+        owner = Owner(profile, told, by_commit=by_commit, shape=shape, fails_over=fails_over)
         for value in values:
             await owner.write(value)
 
@@ -846,18 +804,14 @@ def recovers(
     tries: int = 1,
     by_commit: bool = False,
     shape: Shape = ONE_RECORD,
-    settings: Settings = DEFAULTS,
     fails_over: bool = False,
 ) -> Program:
-    """Return the program of a process that recovers first; if that fails, others try again.
-
-    Where blocks are stored, a process goes on without: it may have been started while Kafka is away.
-    """
+    """Return the program of a process that recovers first; if that fails, others try again."""
 
     async def program(told: list[Said]) -> None:
         for _ in range(tries):
-            owner = Owner(profile, told, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
-            if await owner.recover() or (values and settings.stores_blocks):
+            owner = Owner(profile, told, by_commit=by_commit, shape=shape, fails_over=fails_over)
+            if await owner.recover():
                 for value in values:
                     await owner.write(value)
                 return

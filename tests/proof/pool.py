@@ -21,14 +21,14 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, Recor
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import slot_of
-from dualwrite.recipes.core.store import NoStoredBlocks, state_in, stayed_locked
+from dualwrite.recipes.core.store import NO_STORED_BLOCKS, state_in, stayed_locked
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.pool import settings as pool_settings_module
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.runtime import Background, Bell, Steps
 from dualwrite.recipes.pool.settings import PoolSettings
-from tests.proof.automaton import Program, Said, ask
+from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_requests import TOPIC
@@ -36,7 +36,6 @@ from tests.proof.lanes import OfSlot
 from tests.proof.lease_model import PREFIX, CheckedLeases
 from tests.proof.owner import (
     A_MOMENT_S,
-    DEFAULTS,
     RECOVERED,
     RETURNED,
     Begin,
@@ -46,9 +45,7 @@ from tests.proof.owner import (
     LockInTime,
     Moment,
     NoWatch,
-    Settings,
 )
-from tests.proof.redo_model import DatabaseGone
 
 ResultT = TypeVar("ResultT")
 
@@ -213,7 +210,7 @@ class PooledDatabase(CheckedDatabase):
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return PooledTransaction(self._begun, by_commit=self._by_commit, stored_blocks=NoStoredBlocks())
+        return PooledTransaction(self._begun, by_commit=self._by_commit, stored_blocks=NO_STORED_BLOCKS)
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
@@ -266,9 +263,9 @@ class CheckedWaiting:
 class PooledProcess:
     """One process with a pool of at most one writer at a time, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, by_commit: bool, settings: Settings = DEFAULTS) -> None:
+    def __init__(self, profile: Profile, told: list[Said], *, by_commit: bool) -> None:
         self._told = told
-        self._database = PooledDatabase(by_commit=by_commit, settings=settings, fails_over=False)
+        self._database = PooledDatabase(by_commit=by_commit, fails_over=False)
         self.clock: Final = Clock(maintenance)
         pool_settings = PoolSettings(
             PREFIX,
@@ -360,13 +357,11 @@ class PooledProcess:
             self._told.append(("background", type(error).__name__))
 
 
-def pool_writes(
-    profile: Profile, values: Sequence[bytes], *, by_commit: bool = False, settings: Settings = DEFAULTS
-) -> Program:
+def pool_writes(profile: Profile, values: Sequence[bytes], *, by_commit: bool = False) -> Program:
     """Return the program of a process that carries out dual writes by a pool, and closes it."""
 
     async def program(told: list[Said]) -> None:
-        process = PooledProcess(profile, told, by_commit=by_commit, settings=settings)
+        process = PooledProcess(profile, told, by_commit=by_commit)
         for value in values:
             await process.in_foreground(process.write(value))
         await process.clock.told(process.close())
@@ -374,12 +369,12 @@ def pool_writes(
     return program
 
 
-def pool_recovers(profile: Profile, *, tries: int, settings: Settings = DEFAULTS) -> Program:
+def pool_recovers(profile: Profile, *, tries: int) -> Program:
     """Return the program of processes that recover every slot, write once more, and recover that if necessary."""
 
     async def recovered(told: list[Said]) -> PooledProcess | None:
         for _ in range(tries):
-            process = PooledProcess(profile, told, by_commit=False, settings=settings)
+            process = PooledProcess(profile, told, by_commit=False)
             if await process.clock.told(process.recover()):
                 return process
             await process.clock.told(process.close())

@@ -31,7 +31,7 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.interop.wire import Identity, Wire
 from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS
 from tests.proof.kafka_requests import TOPIC, EndOf, Produce, RecordsOf, RepairOf, WriteMarker
-from tests.proof.owner import DEFAULTS, RECOVERED, Commit, Lock, Read
+from tests.proof.owner import RECOVERED, Commit, Lock, Read
 from tests.proof.replay_network import WAIT_S, HeldCommit, Network, Parked, ReplayError, What
 from tests.proof.replay_process import Program, RealProcess, recovering, writing
 from tests.proof.replay_servers import EXPIRATION_MS, TRANSACTION_TIMEOUT_MS, Servers
@@ -95,8 +95,8 @@ class Replay:
         """Raise ReplayError for a setting that cannot be replayed."""
         if setting.shape != ONE_RECORD or setting.budget.upgrades or setting.budget.moves:
             raise ReplayError("no replay has several partitions, consumed offsets, an upgrade, or moves yet")
-        if setting.settings != DEFAULTS or setting.budget.outages or setting.budget.deletions:
-            raise ReplayError("no replay has settings of the writer, outages, or retention yet")
+        if setting.budget.outages or setting.budget.deletions:
+            raise ReplayError("no replay has outages, or retention yet")
         if any(getattr(setting, name) for name in NOT_REPLAYED) or setting.budget.failovers or setting.budget.restores:
             raise ReplayError("no replay has pools, further processes, or a database that goes back yet")
         # psycopg has no statement of its own for the row: the message of COMMIT does its work.

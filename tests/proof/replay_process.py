@@ -30,10 +30,9 @@ from dualwrite.recipes.psycopg.backend import AWAITED
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from tests.proof.automaton import Said
+from tests.proof.automaton import DatabaseGone, Said
 from tests.proof.kafka_requests import TRANSACTIONAL_ID
 from tests.proof.owner import Owner
-from tests.proof.redo_model import DatabaseGone
 from tests.proof.replay_network import WAIT_S, Gate, KafkaRelay, Network, Parked, PostgresRelay, ReplayError, What
 from tests.proof.replay_servers import TRANSACTION_TIMEOUT_MS
 from tests.proof.shape import ONE_RECORD

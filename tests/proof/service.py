@@ -25,7 +25,7 @@ from dualwrite.recipes.recovery import service
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from tests.proof.automaton import Program, Said, ask
+from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.kafka_model import PROFILES, Profile
 from tests.proof.kafka_requests import TRANSACTIONAL_ID
 from tests.proof.owner import (
@@ -36,7 +36,6 @@ from tests.proof.owner import (
     CheckedTransaction,
     LockInTime,
 )
-from tests.proof.redo_model import DatabaseGone
 
 _LATER_S: Final = 1e6
 """When the service looks: long after every open transaction was begun."""

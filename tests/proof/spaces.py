@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from tests.proof.explore import Found, explored
 from tests.proof.kafka_model import PROFILES
-from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.story import Setting
 from tests.proof.world import Budget, Rules
@@ -24,11 +23,6 @@ _TWO_EACH: Final = ((b"a1", b"a2"), (b"b1", b"b2"))
 _ONE_WRITER: Final = ((b"a1", b"a2"),)
 _ONE_ALONE: Final = ((b"a1", b"a2", b"a3"),)
 
-_STORES: Final = Settings(stores_blocks=True)
-_STORES_ONE: Final = Settings(stores_blocks=True, most_bytes=40)
-"""Room for one block, so that the next one is refused."""
-
-_STORES_LARGE: Final = Settings(stores_blocks=True, blocks_are_large=True)
 _THREE: Final = ((b"a1",), (b"b1",), (b"d1",))
 _ONE: Final = ((b"a1",),)
 
@@ -53,7 +47,6 @@ class Space(NamedTuple):
     """The records of a dual write."""
     is_plain: bool = False
     """Whether the values are transactions of a `Producer` without a database; those with an x are aborted."""
-    settings: Settings = DEFAULTS
     recoveries: int = 0
     """How many processes only call recover()."""
     services: int = 0
@@ -68,11 +61,10 @@ class Space(NamedTuple):
         writes = "+".join(str(len(values)) for values in self.written)
         name = f"tier{self.tier}-{faults or 'nothing fails'}-{writes} writes"
         after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
-        settings = "-".join(name for name, value in self.settings._asdict().items() if value)
         kind = "plain" if self.is_plain else "by commit" if self.by_commit else ""
         recoveries = f"{self.recoveries} recoveries" if self.recoveries else ""
         services = f"{self.services} services" if self.services else ""
-        more = (settings, recoveries, services, "pools" if self.pools else "")
+        more = (recoveries, services, "pools" if self.pools else "")
         return "-".join(filter(None, (name, kind, after, self.shape.name, *more)))
 
     @property
@@ -105,9 +97,6 @@ SMALL: Final = (
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
     Space(1, Budget(outages=1), _ONE_WRITER),
-    Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES),
-    Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES_ONE),
-    Space(1, Budget(give_ups=1), _ONE_WRITER, settings=_STORES),
     Space(3, Budget(timeouts=1, deletions=1), ((b"a1",),)),
     Space(1, Budget(), shape=_TWO_PARTITIONS),
     Space(4, Budget(), shape=_TWO_PARTITIONS),
@@ -170,16 +159,6 @@ _MORE: Final = (
     *(Space(tier, Budget(kills=1), _TWO_AND_ONE, by_commit=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
-    *(Space(tier, Budget(outages=1), _ONE_WRITER, settings=_STORES) for tier in (2, 3, 4)),
-    *(
-        Space(1, budget._replace(outages=budget.outages + 1), _ONE_WRITER, settings=_STORES)
-        for budget in ONE_FAULT
-        if not (budget.timeouts or budget.aborts)
-    ),
-    *(Space(tier, Budget(outages=1, timeouts=1), _ONE_WRITER, settings=_STORES) for tier in (3, 4)),
-    *(Space(tier, Budget(outages=1), settings=_STORES) for tier in (1, 3)),
-    *(Space(tier, Budget(outages=1), _ONE_ALONE, settings=_STORES_LARGE) for tier in (1, 3)),
-    Space(1, Budget(outages=1), _ONE_WRITER, by_commit=True, settings=_STORES),
     *(Space(4, Budget(upgrades=1, **{name: 1})) for name in ("crashes", "timeouts", "moves")),
     *(Space(tier, Budget(**{name: 1}), shape=_TWO_PARTITIONS) for tier, name in product(PROFILES, _OF_KAFKA)),
     *(Space(tier, Budget(**{name: 1}), _TWO_AND_ONE, shape=_APART) for tier, name in ((1, "losses"), (3, "timeouts"))),

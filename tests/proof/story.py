@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 
 from tests.proof.kafka_log import Batch, Marker
 from tests.proof.kafka_model import PROFILES, UPGRADED, Kafka, Profile
-from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.world import Budget, Rules, World
 
@@ -182,7 +181,6 @@ class Setting(NamedTuple):
     by_commit: bool = False
     shape: Shape = ONE_RECORD
     is_plain: bool = False
-    settings: Settings = DEFAULTS
     recoveries: int = 0
     services: int = 0
     pools: bool = False
@@ -202,7 +200,6 @@ class Setting(NamedTuple):
             by_commit=self.by_commit,
             shape=self.shape,
             is_plain=self.is_plain,
-            settings=self.settings,
             recoveries=self.recoveries,
             services=self.services,
             fails_over=self.budget.failovers > 0,
@@ -243,7 +240,7 @@ class Story(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the story as JSON lines."""
         assert self.setting is not None, "a story that is kept has a setting"
-        values = {name: getattr(self.setting, name)._asdict() for name in ("budget", "shape", "settings")}
+        values = {name: getattr(self.setting, name)._asdict() for name in ("budget", "shape")}
         given = self.setting._asdict() | values | {"wrong": self.wrong}
         yield json.dumps(given, default=_as_text)
         for number, step in enumerate(self.steps, 1):
@@ -263,7 +260,6 @@ def read_story(lines: Iterable[str]) -> Story:
         | {
             "budget": Budget(**given["budget"]),
             "shape": Shape(**given["shape"]),
-            "settings": Settings(**given.get("settings", {})),
             "written": tuple(tuple(value.encode() for value in values) for values in given["written"]),
             "after_crash": tuple(value.encode() for value in given["after_crash"]),
         }

@@ -26,7 +26,7 @@ from dualwrite.client.messages import (
 from dualwrite.client.transactions.recovery import commits_later
 from dualwrite.prepared_state import PreparedTxnState
 from tests.proof import kafka_events as broker
-from tests.proof import outbox_model, redo_model
+from tests.proof import outbox_model
 from tests.proof.automaton import Automaton, Told
 from tests.proof.durability import Past, Snapshot, after_commit, failovers, restores
 from tests.proof.kafka_log import end_offset, is_open, visible
@@ -34,7 +34,6 @@ from tests.proof.kafka_model import NO_DEADLINE_MS, PROFILES, Kafka, Profile, de
 from tests.proof.kafka_offsets import committed_positions, position_of
 from tests.proof.kafka_requests import (
     BLOCKED,
-    TRANSACTIONAL_ID,
     AskFeatures,
     EndOf,
     InFlight,
@@ -43,11 +42,10 @@ from tests.proof.kafka_requests import (
     RepairOf,
 )
 from tests.proof.lanes import Held, Lane, OfSlot, exchanged, exchanged_hold
-from tests.proof.lease_model import PREFIX, LeaseRow, OnLeases, executed, has_expired, lapsed, slots_that_may_lapse
+from tests.proof.lease_model import LeaseRow, OnLeases, executed, has_expired, lapsed, slots_that_may_lapse
 from tests.proof.outbox_model import EMPTY, NO_CHANGES, Changes, Outbox
 from tests.proof.owner import (
     AWAY,
-    DEFAULTS,
     GAVE_UP,
     GONE,
     KNOWN_GONE,
@@ -67,14 +65,12 @@ from tests.proof.owner import (
     Moment,
     Read,
     Rollback,
-    Settings,
     Write,
     recovers,
     writes,
 )
 from tests.proof.plain import FAILED, Decide, produces
 from tests.proof.pool import LAST_WRITE, Interrupt, pool_recovers, pool_writes
-from tests.proof.redo_model import OnRedo, RedoRows, of_id, with_changed, with_head
 from tests.proof.remembered import remembered
 from tests.proof.service import ReadRow, serves
 from tests.proof.shape import ONE_RECORD, Shape
@@ -145,8 +141,6 @@ class Txn(NamedTuple):
     inserted: tuple[bytes, ...] = ()
     is_committing: bool = False
     """Whether its COMMIT is on the way, and no process waits for it."""
-    redo: RedoRows | None = None
-    """The changed stored blocks, of all ids that it has changed; None if it has changed none."""
     cut_off: tuple[str, str] | None = None
     """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
     held: tuple[Held, ...] = ()
@@ -185,8 +179,6 @@ class World(NamedTuple):
     """A request's violation of a rule; empty without one."""
     is_away: bool = False
     """Whether Kafka cannot be reached."""
-    redo: RedoRows = ()
-    """The committed rows of the table of stored blocks."""
     log_starts: tuple[int, ...] = ()
     """The first offset that retention has left in each partition; empty if it has deleted nothing."""
     is_unproven: bool = False
@@ -207,7 +199,7 @@ _FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "Tra
 _FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
 """They say that another process has the id, or may have replaced the row."""
 
-_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Decide, Cast, OnRedo})
+_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Decide, Cast})
 """Requests that only change a process's own database transaction, or wait for nothing."""
 
 _PROCESSES: Final = World._fields.index("processes")
@@ -226,7 +218,6 @@ class Rules:
         by_commit: bool = False,
         shape: Shape = ONE_RECORD,
         is_plain: bool = False,
-        settings: Settings = DEFAULTS,
         recoveries: int = 0,
         services: int = 0,
         fails_over: bool = False,
@@ -253,17 +244,16 @@ class Rules:
         self._false_errors: tuple[str, ...] = ()
         self._has_operator = False
         self._is_plain = is_plain
-        self._settings = settings
         if is_plain:
             programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
             programs.append(produces(profile, (), tries=_SETTLING_TRIES))
         elif pools:
-            pooled = partial(pool_writes, by_commit=by_commit, settings=settings)
+            pooled = partial(pool_writes, by_commit=by_commit)
             programs = [pooled(profile, values) for values in (*written, after_crash)]
-            programs.append(pool_recovers(profile, tries=_SETTLING_TRIES, settings=settings))
+            programs.append(pool_recovers(profile, tries=_SETTLING_TRIES))
         else:
-            writing = partial(writes, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
-            recovering = partial(recovers, shape=shape, settings=settings)
+            writing = partial(writes, by_commit=by_commit, shape=shape, fails_over=fails_over)
+            recovering = partial(recovers, shape=shape)
             after = partial(recovering, by_commit=by_commit, fails_over=fails_over)
             programs = [writing(profile, values) for values in written]
             programs.append(after(profile, after_crash))
@@ -287,9 +277,6 @@ class Rules:
         processes = (*writers, *recoveries, *(Process(self._settles + 2, 0),) * self._services)
         kafka = Kafka(logs=((),) * self.shape.partitions)
         world = World(kafka, ("", ""), frozenset(), (), processes, (), budget)
-        if self._settings.policy.needs_table:
-            ids = [f"{PREFIX}-{slot}" for slot in range(_MOST_SLOTS)] if self._pools else [TRANSACTIONAL_ID]
-            world = world._replace(redo=with_head(*ids))
         for number in range(len(processes)):
             world = self._at_once(world, number)
         return world
@@ -663,7 +650,7 @@ class Rules:
         """Yield the failovers and restores. They end all connections, except perhaps those to an old primary."""
         if not (world.budget.failovers or world.budget.restores):
             return
-        now = Snapshot(world.row, world.table, world.redo, world.outbox)
+        now = Snapshot(world.row, world.table, world.outbox)
         if world.budget.failovers:
             on_old = tuple(txn._replace(cut_off=world.row) for txn in world.txns if not txn.is_committing)
             for state, past in failovers(world.past, now):
@@ -773,21 +760,7 @@ class Rules:
                     world = world._replace(table=world.table | {request.value})
                 case Cast():
                     world = _later(world, request.request)
-                case OnRedo():
-                    world, reply = self._on_redo(world, number, request)
             world = self._moved(world, number, process, reply)
-
-    def _on_redo(self, world: World, number: int, request: OnRedo) -> tuple[World, Hashable]:
-        txn = self._txn(world, number, request.number)
-        if txn is None:
-            return world, None
-        assert txn.is_locked, "stored blocks were read or changed without the lock of the row"
-        changed = txn.redo or ()
-        before = of_id(changed, request.transactional_id) or of_id(world.redo, request.transactional_id)
-        result, after = redo_model.executed(before, request.sql, request.values)
-        return world if after == before else replaced(
-            world, txn, txn._replace(redo=with_changed(changed, after))
-        ), result
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -1085,7 +1058,7 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
     """Commit. `confirmed`: a synchronous standby has it, as the response to COMMIT says."""
     budget, past = world.budget, world.past
     if budget.failovers or budget.restores:
-        before = Snapshot(world.row, world.table, world.redo, world.outbox)
+        before = Snapshot(world.row, world.table, world.outbox)
         past = after_commit(
             past,
             before,
@@ -1101,7 +1074,6 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
         row=txn.row or world.row,
         table=world.table | set(txn.inserted),
         decided=world.decided + txn.inserted,
-        redo=world.redo if txn.redo is None else with_changed(world.redo, txn.redo),
         past=past,
         beside=beside,
         outbox=outbox_model.committed(world.outbox, txn.outbox),
@@ -1114,7 +1086,6 @@ def _gone_back(world: World, state: Snapshot, past: Past) -> World:
     return world._replace(
         row=state.row,
         table=state.table,
-        redo=state.redo,
         outbox=outbox_model.gone_back(world.outbox, state.outbox) if world.outbox != EMPTY else EMPTY,
         decided=decided,
         past=past,

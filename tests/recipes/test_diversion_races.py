@@ -29,9 +29,9 @@ from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.producer.tiers import TIERS
+from tests.recipes.away import AWAY, kafka_away
 from tests.recipes.outboxes import in_order, outbox_pool, pool_prefix, scenario, scenario_of, settings_for, waiting
 from tests.recipes.pools import QUIET_LEASE_MS, isolated_source, put, write
-from tests.recipes.test_stored_blocks import AWAY, kafka_away
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 

@@ -120,7 +120,11 @@ def test_a_record_that_only_the_producer_can_refuse_changes_neither_side(
         ({"bootstrap_servers": "127.0.0.1:9092", "transaction_two_phase_commit_enable": True}, "cannot be set here"),
         ({"bootstrap_servers": "127.0.0.1:9092", "accept_bounded_guarantee": True}, "cannot be set here"),
         ({"bootstrap_servers": "127.0.0.1:9092", "delivery": "outbox"}, r"delivery takes Direct\(\.\.\.\) or Outbox"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "delivery": Outbox()}, "needs a pool"),
+        ({"bootstrap_servers": "127.0.0.1:9092", "delivery": Outbox()}, r"Outbox\(\) needs a pool"),
+        (
+            {"bootstrap_servers": "127.0.0.1:9092", "delivery": Direct(when_kafka_is_away="store")},
+            'when_kafka_is_away="store".* needs a pool',
+        ),
     ],
 )
 def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:

@@ -17,6 +17,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.recipes.away import kafka_away
 from tests.recipes.outboxes import (
     Open,
     assert_published,
@@ -28,7 +29,6 @@ from tests.recipes.outboxes import (
 )
 from tests.recipes.pools import QUIET_LEASE_MS, put, write
 from tests.recipes.test_refused_blocks import CAUSES, REFUSING
-from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import event_bodies
 

@@ -32,6 +32,7 @@ from dualwrite.recipes.sqlalchemy import own_statements
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.outbox_worker import AtPointOf, is_publisher
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
+from tests.recipes.away import kafka_away
 from tests.recipes.outboxes import (
     Open,
     assert_published,
@@ -46,7 +47,6 @@ from tests.recipes.outboxes import (
 )
 from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, put, write
 from tests.recipes.test_outbox_lost_commits import execute, locked_row, lose_commit, outbox_writes
-from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.calls import Calls
 from tests.support.conditions import until
 from tests.support.databases import event_bodies

@@ -18,7 +18,7 @@ from pymysql.constants import FIELD_TYPE
 from sqlalchemy import event
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.delivery import Direct, Outbox
+from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -80,23 +80,17 @@ def adapted(request: pytest.FixtureRequest, store: Database) -> Iterator[sa.Engi
     engine.dispose()
 
 
-@pytest.mark.parametrize("kind", ["writer", "storing", "pool", "outbox"])
+@pytest.mark.parametrize("delivery", [None, Direct(), Direct(when_kafka_is_away="store"), Outbox(linger_ms=1)], ids=str)
 def test_our_own_statements_use_nothing_of_the_application(
-    store: Database, emulator: Emulator, adapted: sa.Engine, kind: str
+    store: Database, emulator: Emulator, adapted: sa.Engine, delivery: Delivery | None
 ) -> None:
-    if kind == "outbox" and adapted.dialect.name != "postgresql":
-        pytest.skip("outboxes are made for PostgreSQL")
     scenario = Scenario(store, emulator)
     kafka = emulator.bootstrap_servers
     writer: DualWriter
-    if kind in ("writer", "storing"):
-        delivery = Direct(when_kafka_is_away="store") if kind == "storing" else Direct()
-        writer = DualWriter(
-            adapted, transactional_id=scenario.transactional_id, delivery=delivery, bootstrap_servers=kafka
-        )
+    if delivery is None:
+        writer = DualWriter(adapted, transactional_id=scenario.transactional_id, bootstrap_servers=kafka)
     else:
-        delivery_of_pool = Outbox(linger_ms=1) if kind == "outbox" else Direct()
-        writer = DualWriter(adapted, prefix=unique("pool"), delivery=delivery_of_pool, bootstrap_servers=kafka)
+        writer = DualWriter(adapted, prefix=unique("pool"), delivery=delivery, bootstrap_servers=kafka)
     with writer:
         for number in (1, 2):
             with writer.transaction() as tx:

@@ -16,11 +16,10 @@ from dualwrite.recipes.core.store import Sent
 from dualwrite.recipes.postgres.transaction import _schema
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxTable
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.recipes.sql.postgres_steps import Pin
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
 from dualwrite.recipes.sqlalchemy.on_others import OnMySql
-from dualwrite.recipes.sqlalchemy.redo_table import prepare_to_store
+from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.recipes.outboxes import forgetful
@@ -39,22 +38,16 @@ OTHER_THAN_BY_INDEX: Final = {"Seq Scan", "Bitmap Heap Scan", "Sort", "Increment
 def connection(postgres_server: PostgresServer, postgres: PostgresDatabase) -> Iterator[psycopg.Connection]:
     as_superuser = postgres_server.url.set(database=postgres.url.database)
     with psycopg.connect(conninfo_of(as_superuser), autocommit=True) as opened:
-        opened.execute(f"DROP TABLE IF EXISTS {OUTBOX_TABLE}, {REDO_TABLE}".encode())
-        for file in ("outbox_schema.sql", "redo_schema.sql"):
-            opened.execute(_schema(file).encode())
-        for table in (OUTBOX_TABLE, REDO_TABLE):
-            opened.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+        opened.execute(f"DROP TABLE IF EXISTS {OUTBOX_TABLE}".encode())
+        opened.execute(_schema("outbox_schema.sql").encode())
+        opened.execute(f"ALTER TABLE {OUTBOX_TABLE} SET (autovacuum_enabled = off)".encode())
         yield opened
-        opened.execute(f"DROP TABLE {OUTBOX_TABLE}, {REDO_TABLE}".encode())
+        opened.execute(f"DROP TABLE {OUTBOX_TABLE}".encode())
 
 
 def fill(connection: psycopg.Connection, blocks: int) -> None:
     records = "SELECT %s, 1, repeat('x', 100)::bytea FROM generate_series(1, %s)"
     connection.execute(f"INSERT INTO {OUTBOX_TABLE} (transactional_id, stored_at_ms, records) {records}", [ID, blocks])
-    numbered = "SELECT %s, n, repeat('x', 100)::bytea FROM generate_series(1, %s) AS n"
-    connection.execute(f"INSERT INTO {REDO_TABLE} (transactional_id, seq, records) {numbered}", [ID, blocks])
-    head = f"INSERT INTO {REDO_TABLE} (transactional_id, seq, newest_seq) VALUES (%s, 0, %s)"
-    connection.execute(head, [ID, blocks])
 
 
 class Explaining:
@@ -76,9 +69,6 @@ class Explaining:
         return 1
 
     async def has_outbox_table(self) -> bool:
-        return True
-
-    async def has_redo_table(self) -> bool:
         return True
 
 
@@ -104,16 +94,16 @@ async def has_ended(transactional_id: str, seq: int) -> bool:
 
 
 def publish(connection: psycopg.Connection) -> set[str]:
-    """Read a batch of both tables, and delete or keep it, as a publisher does. Return how their rows were found."""
+    """Read two batches, keep the first and delete the second, as a publisher does. Return how their rows were found."""
     explaining = Explaining(connection)
-    outbox, redo = OutboxTable(explaining, has_ended), RedoTable(explaining, by_index=BY_INDEX)
+    outbox = OutboxTable(explaining, has_ended)
 
     async def steps() -> None:
-        for table, is_bounded in ((outbox, True), (redo, False), (outbox, False)):
-            stored, blocks = await table.waiting(ID, max_bytes=MOST_BYTES)
-            assert len(blocks) in (500, 1_000)
+        for is_bounded in (True, False):
+            stored, blocks = await outbox.waiting(ID, max_bytes=MOST_BYTES)
+            assert len(blocks) == 1_000
             sent = Sent(PreparedTxnState("7:0"), [0] * len(blocks)) if is_bounded else None
-            await table.publish(ID, blocks, before=stored, kept_as=sent)
+            await outbox.publish(ID, blocks, before=stored, kept_as=sent)
 
     with connection.transaction():
         blocking.run(steps())
@@ -144,8 +134,7 @@ def test_half_a_million_blocks_and_an_old_snapshot(connection: psycopg.Connectio
         for _ in range(20):
             for _ in range(5):
                 assert not publish(connection) & OTHER_THAN_BY_INDEX
-            for table in (OUTBOX_TABLE, REDO_TABLE):
-                connection.execute(f"VACUUM (TRUNCATE OFF) {table}".encode())
+            connection.execute(f"VACUUM (TRUNCATE OFF) {OUTBOX_TABLE}".encode())
 
 
 @pytest.mark.parametrize(("blocks", "believed"), [(500, None), (100, 0), (500, 0), (500, 100)])
@@ -155,33 +144,33 @@ def test_innodb_waits_for_no_block_of_another_id(
     database = MariaDbDatabase(mariadb_server)
     engine = sa.create_engine(database.url, connect_args={"init_command": "SET innodb_lock_wait_timeout = 1"})
     pin = Pin(PinnedTables(str(database.url.database), f"`{database.url.database}`"))
-    for transactional_id in ("a", "b", "c"):
-        prepare_to_store(engine, pin, transactional_id, create_table=True)
+    create_state_table(engine)
+    create_outbox_table(engine)
     with engine.begin() as filling:
-        numbered = f"SELECT 'b', seq, 1, 'x' FROM seq_1_to_{blocks + 1}"
-        filling.exec_driver_sql(f"INSERT INTO {REDO_TABLE} (transactional_id, seq, stored_at_ms, records) {numbered}")
-        filling.exec_driver_sql(f"UPDATE {REDO_TABLE} SET newest_seq = {blocks + 1} WHERE transactional_id = 'b'")
+        add(filling, pin, "b", blocks + 1)
     if believed is not None:
         with sa.create_engine(mariadb_server.url, poolclass=sa.NullPool).begin() as root:
             believe(root, str(database.url.database), believed)
     with engine.begin() as above, engine.begin() as below, engine.begin() as publishing:
-        table, others = OnMySql(publishing, pin).redo, (("a", above), ("c", below))
-        for transactional_id, connection in others:
-            append(OnMySql(connection, pin).redo, transactional_id)
-        stored, waiting = blocking.run(table.waiting("b", max_bytes=MOST_BYTES))
-        blocking.run(table.publish("b", waiting[:blocks], before=stored))
-        for transactional_id, connection in others:
-            append(OnMySql(connection, pin).redo, transactional_id)
+        outbox = OnMySql(publishing, pin).outbox
+        add(above, pin, "a", 1)
+        add(below, pin, "c", 1)
+        stored, waiting = blocking.run(outbox.waiting("b", max_bytes=MOST_BYTES))
+        blocking.run(outbox.publish("b", waiting[:blocks], before=stored))
+        add(above, pin, "a", 1)
+        add(below, pin, "c", 1)
     with engine.connect() as reading:
-        found = reading.exec_driver_sql(f"SELECT transactional_id, count(*) FROM {REDO_TABLE} GROUP BY 1").all()
-    assert sorted(map(tuple, found)) == [("a", 3), ("b", 2), ("c", 3)]
+        query = f"SELECT transactional_id, count(*) FROM {OUTBOX_TABLE} WHERE seq > 0 AND records <> '' GROUP BY 1"
+        found = reading.exec_driver_sql(query).all()
+    assert sorted(map(tuple, found)) == [("a", 2), ("b", 1), ("c", 2)]
     engine.dispose()
     database.close()
 
 
-def append(table: RedoTable, transactional_id: str) -> None:
-    before = blocking.run(table.stored(transactional_id))
-    blocking.run(table.append(transactional_id, b"x", before=before, now_ms=1))
+def add(connection: sa.Connection, pin: Pin, transactional_id: str, blocks: int) -> None:
+    outbox = OnMySql(connection, pin).outbox
+    for number in range(blocks):
+        blocking.run(outbox.add(transactional_id, b"%08d" % number, now_ms=1))
 
 
 def believe(root: sa.Connection, database: str, rows: int) -> None:
@@ -189,4 +178,4 @@ def believe(root: sa.Connection, database: str, rows: int) -> None:
     for table, column in (("table", "n_rows"), ("index", "stat_value")):
         change = f"UPDATE mysql.innodb_{table}_stats SET {column} = {rows} WHERE database_name = '{database}'"
         root.exec_driver_sql(change)
-    root.exec_driver_sql(f"FLUSH TABLE `{database}`.{REDO_TABLE}")
+    root.exec_driver_sql(f"FLUSH TABLE `{database}`.{OUTBOX_TABLE}")

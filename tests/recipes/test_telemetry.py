@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.faults import Error, Fault
-from dualwrite.delivery import Direct, Outbox
-from dualwrite.errors import OutcomeUnknown, PoolTimeoutError, StoredBlockRefusedError
+from dualwrite.delivery import Outbox
+from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
 from dualwrite.recipes.core import blocking, telemetry
 from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -23,9 +23,9 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.coordinator import PooledBlock
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
+from tests.recipes.away import kafka_away
 from tests.recipes.heard import Heard
 from tests.recipes.pools import make_pool, prefix_of, put, write, written
-from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import events
 from tests.support.topics import read_topic
@@ -257,32 +257,16 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_stored_blocks_are_counted_and_their_age_is_shown(heard: Heard, scenario: Scenario) -> None:
-    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
-        with kafka_away(scenario.emulator):
-            for number in (1, 2):
-                scenario.write(writer, number)
-        (age,) = heard.points("dualwrite.stored.age")
-        assert (age.attributes["messaging.kafka.transactional_id"], age.value >= 0) == (scenario.transactional_id, True)
-        assert heard.sums("dualwrite.stored") == {"": 2}
-        until(lambda: not writer.coordinator.owned.availability.is_away)
-        writer.recover()
-        assert heard.sums("dualwrite.published") == {"": 4}
-        assert heard.points("dualwrite.stored.age") == []
-
-
 def test_a_stored_block_that_kafka_refuses_is_shown_until_it_is_published(heard: Heard, scenario: Scenario) -> None:
-    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
-        with kafka_away(scenario.emulator):
-            scenario.write(writer, 1)
-        scenario.emulator.set_config({"max.message.bytes": "10"}, topic=scenario.topic)
-        until(lambda: not writer.coordinator.owned.availability.is_away)
-        with pytest.raises(StoredBlockRefusedError):
-            writer.recover()
+    scenario.emulator.set_config({"max.message.bytes": "10"}, topic=scenario.topic)
+    with make_pool(scenario, delivery=Outbox()) as pool:
+        write(pool, scenario, 1)
+        until(lambda: bool(pool.status.refused))
         (point,) = heard.points("dualwrite.stored.refused")
-        assert (point.attributes["messaging.kafka.transactional_id"], point.value) == (scenario.transactional_id, 1)
+        shown = (point.attributes["messaging.kafka.transactional_id"], point.value)
+        assert shown == (outbox_id_of(prefix_of(scenario)), 1)
         scenario.emulator.set_config({"max.message.bytes": None}, topic=scenario.topic)
-        writer.recover()
+        pool.recover()
         assert heard.points("dualwrite.stored.refused") == []
 
 

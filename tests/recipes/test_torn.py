@@ -17,7 +17,6 @@ import pytest
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator.faults import Error, Fault, FaultHandle, Hold
-from dualwrite.delivery import Direct
 from dualwrite.errors import (
     AdminError,
     KafkaTimeoutError,
@@ -475,18 +474,6 @@ def test_what_hangs_can_be_acknowledged(site: Site) -> None:
     commit_there(site)
     site.write("later")
     assert_once(site, "later")
-
-
-def test_blocks_are_stored_behind_what_hangs(site: Site) -> None:
-    """The id cannot be used, and its stored blocks are published when it can be again."""
-    site.write("before")
-    leave(site, End.HANGING, Said.COMMITTED)
-    with site.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
-        write(writer, "stored")
-        assert "stored" not in seen(site)
-        commit_there(site)
-        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
-    assert_once(site, "stored")
 
 
 def test_a_pool_goes_on_under_another_id(postgres: PostgresDatabase) -> None:

@@ -30,9 +30,12 @@ from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
+from tests.recipes.away import AWAY, kafka_away
 from tests.recipes.heard import Heard
+from tests.recipes.pools import make_pool, write
 from tests.recipes.repairs import Way, let_end, site_of, sqlite_store
-from tests.recipes.test_stored_blocks import AWAY, kafka_away, published
+from tests.support.conditions import until
+from tests.support.databases import unique
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 """A traceparent that the application sets itself."""
@@ -162,16 +165,17 @@ def test_a_refused_send_fails_its_span(heard: Heard, scenario: Scenario) -> None
 
 
 def test_what_was_stored_while_kafka_was_away_keeps_its_context(heard: Heard, scenario: Scenario) -> None:
-    with scenario.writer(**AWAY) as writer:
-        scenario.write(writer, 0)
+    scenario.transactional_id = f"{unique('pool')}-0"
+    with make_pool(scenario, **AWAY) as pool:
+        write(pool, scenario, 0)
         with kafka_away(scenario.emulator):
-            assert scenario.write(writer, 1).outcome is Outcome.STORED
+            assert write(pool, scenario, 1).outcome is Outcome.STORED
         created = [parent_of(span) for span in heard.spans("create")]
-        published(writer)
-    assert traceparents(scenario.emulator, scenario.topic, 4) == created
-    assert len(heard.spans("create")) == 4
+        until(lambda: not pool.status.is_diverted)
+    assert traceparents(scenario.emulator, scenario.topic, 2) == created
+    assert len(heard.spans("create")) == 2
     links = [f"{link.context.span_id:016x}" for link in heard.spans("send")[-1].links]
-    assert links == [parent.split("-")[2] for parent in created[2:]]
+    assert links == [parent.split("-")[2] for parent in created[1:]]
 
 
 def test_what_is_published_again_after_a_crash_keeps_its_context(heard: Heard, tmp_path: Path) -> None:

@@ -10,17 +10,14 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator.faults import Fault, Hold
-from dualwrite.delivery import Direct
 from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action
-from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as redo
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.producer.tiers import BY_STORED_PAIR
@@ -28,7 +25,6 @@ from tests.recipes.repairs import Site, Way, acknowledge, let_end
 from tests.recipes.test_repair import every_tier, site, store, tier
 from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
-from tests.support.databases import Database
 
 __all__ = ["site", "store", "tier"]  # fixtures
 
@@ -318,34 +314,3 @@ def test_a_row_from_before_a_dual_write_in_doubt(site: Site) -> None:
     assert site.recover() is Outcome.ROLLED_BACK
     site.write("later")
     site.assert_agreed("before", "later")
-
-
-@by_stored_pair
-def test_blocks_that_were_stored_again_are_not_published_again(site: Site, store: Database) -> None:
-    """A backup from before they were published: they are in its table of stored blocks, and in Kafka."""
-    with site.writer(delivery=Direct(when_kafka_is_away="store"), unreachable_timeout_ms=200) as writer:
-        write(writer, "before")
-        site.emulator.crash_node(0)
-        write(writer, "stored")
-        row, stored = row_of(site), stored_blocks(site)
-        site.emulator.start_node(0)
-        until(lambda: not writer.coordinator.owned.availability.is_away)
-        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
-        restore(site, row)
-        with store.aside.begin() as connection:
-            connection.execute(redo.delete())
-            connection.execute(redo.insert(), stored)
-        with site.writer(delivery=Direct(when_kafka_is_away="store")) as another:
-            for _ in range(2):
-                with pytest.raises(DatabaseWentBackError):
-                    another.recover()
-            write(another, "behind")  # is stored too, before the id is asked for
-            with pytest.raises(DatabaseWentBackError):
-                write(another, "refused")
-        assert rows(store.aside) == ["before", "behind", "stored"]
-        assert site.committed() == ["before", "stored"]
-
-
-def stored_blocks(site: Site) -> list[dict[str, Any]]:
-    with site.store.aside.connect() as connection:
-        return [dict(found) for found in connection.execute(sa.select(redo)).mappings()]

@@ -226,6 +226,14 @@ def test_a_copy_of_a_database_publishes_nothing_that_waits_in_the_original(scena
     assert (bodies(scenario), event_bodies(scenario.database)) == ([], ["1"])
 
 
+def test_a_database_that_has_moved_publishes_what_waits(scenario: Scenario) -> None:
+    leave_waiting(scenario, 1)
+    adopt(scenario.database.aside, "moved", force=True)
+    leave_waiting(scenario, 2)
+    found_by(scenario, apply=True)
+    assert bodies(scenario) == ["1", "2"]
+
+
 @pytest.mark.parametrize("is_behind", [True, False])
 def test_a_copy_without_sequences_publishes_what_waits_before_new_blocks(scenario: Scenario, is_behind: bool) -> None:
     """Logical replication copies rows, and migration services do."""

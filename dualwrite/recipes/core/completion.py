@@ -1,7 +1,7 @@
 """Complete Kafka's side by the state row: for a previous owner, or after a commit whose response was lost.
 
 `take_over` fences the previous owner of a transactional id and completes its transaction. `LostCommits` reads the
-outcome of this process's own dual write from the row, and that of a stored block from the table of stored blocks.
+outcome of this process's own dual write from the row.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class LostCommits:
 
     async def resolve(self) -> Resolution:
         """Read the row and complete Kafka accordingly. Raises OutcomeUnknown if the row cannot be read."""
-        return await self._resolve_by(*await self._read_evidence(self._in_question))
+        return await self._resolve_by(await self._read_row(self._in_question))
 
     @property
     def _in_question(self) -> DualWriteProgress:
@@ -219,16 +219,9 @@ class LostCommits:
 
     async def resolve_in(self, database: DatabaseTransaction, row: PreparedTxnState) -> Resolution:
         """Complete Kafka by the row, which `database` has locked and read."""
-        return await self._resolve_by(row, await self._is_stored(database))
+        return await self._resolve_by(row)
 
-    async def _is_stored(self, database: DatabaseTransaction) -> bool:
-        """Return whether the block of the lost commit is stored; the row must be locked."""
-        block, transactional_id = self._in_question.stored, self._owned.transactional_id
-        return block is not None and await database.stored_blocks(transactional_id).is_stored(transactional_id, block)
-
-    async def _resolve_by(self, row: PreparedTxnState, is_stored: bool) -> Resolution:
-        if self._in_question.stored is not None:
-            return await self._resolve_stored(row, is_stored)
+    async def _resolve_by(self, row: PreparedTxnState) -> Resolution:
         owned, write = self._owned, self._in_question
         ours = write.prepared_state
         outcome = commit_outcome(row, ours=ours, previous=write.locked_row)
@@ -256,27 +249,6 @@ class LostCommits:
             write, "another process has since taken the transactional id over and replaced the state row"
         )
 
-    async def _resolve_stored(self, row: PreparedTxnState, is_stored: bool) -> Resolution:
-        """Resolve the lost commit of a stored block; Kafka knows nothing of it.
-
-        Publishing a block replaces the row, so a block that is missing beside the same row was never stored.
-        """
-        owned, write = self._owned, self._in_question
-        if not is_stored and row != write.locked_row:
-            raise await self._superseded(write)
-        if is_stored:
-            await self._make_durable_or_stay_unresolved(write, row)
-        write.outcome = Outcome.STORED if is_stored else Outcome.ROLLED_BACK
-        _log.info(
-            "transactional id %s: the commit of a stored block that got no response was %s",
-            owned.transactional_id,
-            write.outcome,
-        )
-        owned.telemetry.recovered(write.outcome)
-        owned.slot.move(SlotState.NEW if owned.in_doubt.is_empty else SlotState.IN_DOUBT)
-        self.unresolved = None
-        return Resolution(owned.transactional_id, NOTHING_PREPARED, write.outcome)
-
     async def _make_durable_or_stay_unresolved(self, write: DualWriteProgress, row: PreparedTxnState) -> None:
         """Make everything visible now durable, with `row`. Raises OutcomeUnknown if that fails."""
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, NotDurableError)
@@ -289,18 +261,15 @@ class LostCommits:
                 write, f"it is visible in the database but not durable yet ({first_line(error)})"
             ) from error
 
-    async def _read_evidence(self, write: DualWriteProgress) -> tuple[PreparedTxnState, bool]:
-        """Read the row under its lock, which waits until the lost commit has either happened or been dropped.
-
-        Also return whether the block of the lost commit is stored.
-        """
+    async def _read_row(self, write: DualWriteProgress) -> PreparedTxnState:
+        """Read the row under its lock, which waits until the lost commit has either happened or been dropped."""
         deadline_s = time.monotonic() + self._owned.resolve_timeout_ms / 1000
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, RowLockTimeoutError)
         attempt = 0
         while True:
             remaining_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
             try:
-                return await self._evidence(remaining_ms)
+                return await self._read_locked(remaining_ms)
             except expected as error:
                 pass_on_signal(error)
                 backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
@@ -312,20 +281,18 @@ class LostCommits:
                 self._owned.telemetry.retried()
                 await self._sleep(backoff_s)
 
-    async def _evidence(self, timeout_ms: int) -> tuple[PreparedTxnState, bool]:
+    async def _read_locked(self, timeout_ms: int) -> PreparedTxnState:
         owned = self._owned
 
-        async def read(database: DatabaseTransaction) -> tuple[PreparedTxnState, bool]:
-            row = await database.lock(owned.transactional_id, timeout_ms=timeout_ms)
-            return row, await self._is_stored(database)
+        async def read(database: DatabaseTransaction) -> PreparedTxnState:
+            return await database.lock(owned.transactional_id, timeout_ms=timeout_ms)
 
         return await in_own_transaction(owned.database.begin, read, owned.uninterrupted)
 
     def _outcome_unknown(self, write: DualWriteProgress, why: str) -> OutcomeUnknown:
         transactional_id = self._owned.transactional_id
-        what = f"dual write {write.prepared_state}" if write.stored is None else "a dual write that stores its records"
         return OutcomeUnknown(
-            f"the database commit of {what} (transactional id {transactional_id!r}) "
+            f"the database commit of dual write {write.prepared_state} (transactional id {transactional_id!r}) "
             f"was sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the "
             "dual write before recover(), here or in any process, has returned the outcome",
             transactional_id=transactional_id,

@@ -13,9 +13,6 @@ The safety of a dual write rests on the order of its steps, which is KIP-939's r
 A row is only ever written by a transaction whose records Kafka accepted under the lock. So a zombie cannot
 overwrite the state of a later dual write that waits to be completed: its records were refused first.
 
-Where the settings allow it and Kafka is away, steps 3, 4 and 7 are left out: the records are stored in the database
-with the block's changes (`storing.py`), and sent later (`publishing.py`).
-
 Steps 2 and 4 to 6 are `steps.py`; step 3 is `completion.py`, which also resolves a commit whose response is lost; step
 7 is `owned_id.py`.
 """
@@ -30,7 +27,6 @@ from typing import Final
 
 from dualwrite.errors import (
     AbortableError,
-    DatabaseWentBackError,
     DualWriteError,
     FatalError,
     FencedError,
@@ -40,7 +36,6 @@ from dualwrite.errors import (
     OwedRecordsRefusedError,
     PreparedTransactionLost,
     RetriableError,
-    StoredBlocksError,
     TransactionHangsError,
 )
 from dualwrite.guarded import pass_on_signal
@@ -69,7 +64,6 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
-from dualwrite.recipes.core.storing import BlockStoring
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _FORGOTTEN: Final = 49
@@ -120,7 +114,7 @@ class DualWriteCoordinator:
     ) -> None:
         """`repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool.
 
-        `clock_s` times the pauses between attempts of blocks to publish the stored blocks.
+        `clock_s` times the pauses between attempts of blocks to publish owed records that Kafka has refused.
         """
         self.transactional_id: Final = transactional_id
         self.owned: Final = OwnedId(
@@ -141,10 +135,8 @@ class DualWriteCoordinator:
         self._steps = DualWriteSteps(
             self.owned,
             lost_commits=self._lost_commits,
-            blocks=self._blocks,
             repairability=Repairability() if repairability is None else repairability,
         )
-        self._storing = BlockStoring(self.owned, self._steps, self._blocks)
         self._publishing = Publishing(
             self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks, clock_s=clock_s
         )
@@ -164,11 +156,6 @@ class DualWriteCoordinator:
     def in_doubt(self) -> PreparedTxnState:
         """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty."""
         return self.owned.in_doubt
-
-    @property
-    def has_stored(self) -> bool:
-        """Whether the database may store blocks of the id, because Kafka was away."""
-        return self.owned.has_stored
 
     @property
     def published_blocks(self) -> int:
@@ -248,23 +235,18 @@ class DualWriteCoordinator:
     # -- the steps of one dual write ---------------------------------------------------------------------------
 
     async def get_ready(self) -> None:
-        """Get ready for a block: resolve a lost commit, create the state row, publish stored and refused owed records.
+        """Get ready for a block: resolve a lost commit, create the state row, publish refused owed records.
 
-        Raises KafkaUnreachableError while Kafka is known to be away, unless the block could be stored.
+        Raises KafkaUnreachableError while Kafka is known to be away.
         """
-        if not self.owned.policy.stores_blocks:
-            self._assert_present()
+        self._assert_present()
         if self._slot.state is SlotState.UNRESOLVED:
             with suppress(PreparedTransactionLost):  # the next take-over repairs the transaction, or raises this again
                 await self._lost_commits.resolve()
             self.owned.assert_usable()
         if self.owned.kafka_id is None:
             await self.owned.ensure_row()
-        if self.owned.has_stored:
-            await self._publishing.publish_if_kafka_is_back()
-            self.owned.assert_usable()
-        else:
-            await self._publishing.retry_owed()
+        await self._publishing.retry_owed()
 
     def _assert_present(self) -> None:
         if self.owned.availability.away is not None:
@@ -279,7 +261,8 @@ class DualWriteCoordinator:
         """Commit both sides, or roll back both and raise the reason."""
         try:
             carries_records = await flush_block(write)
-            why_stored = await self._prepare_or_store(write) if carries_records else None
+            if carries_records:
+                await self._prepare(write)
         except BaseException as error:
             may_be_of_owed = self._may_be_of_owed(write, error)
             await self.roll_back(write)
@@ -288,12 +271,7 @@ class DualWriteCoordinator:
             if may_be_of_owed and isinstance(error, DualWriteError):
                 raise await self._publishing.why_refused(error) from error
             raise
-        if why_stored is not None:
-            await self._storing.decide(write, why_stored)
-            if isinstance(why_stored, StoredBlocksError):
-                with suppress(PreparedTransactionLost, DatabaseWentBackError):  # the next use of the id raises it again
-                    await self._publishing.publish_if_kafka_is_back()
-        elif carries_records:
+        if carries_records:
             await self._decide_or_repair(write)
         else:
             await commit_database_alone(write)
@@ -333,7 +311,7 @@ class DualWriteCoordinator:
         """Leave Kafka's side to the next take-over. Return False if the row may name it."""
         if not write.prepared_state.is_empty:
             return False
-        await self._storing.leave_kafka()
+        await self.owned.leave_kafka()
         write.transactional_id = None
         write.locked_row = NOTHING_PREPARED
         return True
@@ -357,29 +335,12 @@ class DualWriteCoordinator:
         write.locked_row = NOTHING_PREPARED
         return True
 
-    async def _prepare_or_store(self, write: DualWriteProgress) -> DualWriteError | None:
-        """Carry out everything up to the decision.
-
-        Return the error that makes the database store the records until Kafka is back; None if Kafka is prepared.
-        """
-        try:
-            await self._prepare(write)
-        except (KafkaTimeoutError, StoredBlocksError) as error:
-            if is_refusal(error) or not self._blocks.takes(write):
-                raise
-            if isinstance(error, KafkaTimeoutError) and not isinstance(error, KafkaUnreachableError):
-                self._publishing.wait_a_moment()
-            await self._storing.store(write, error)
-            return error
-        return None
-
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
         if owned.availability.away is not None:
             self._assert_present()
-        if not owned.has_stored:
-            self._publishing.assert_owed_not_refused()
+        self._publishing.assert_owed_not_refused()
         try:
             try:
                 await self._lock_and_send(write)

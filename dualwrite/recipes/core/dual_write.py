@@ -17,7 +17,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.block_words import say_of_block
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.store import Added, DatabaseTransaction, StoredBlock
+from dualwrite.recipes.core.store import Added, DatabaseTransaction
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 NOTHING_PREPARED: Final = PreparedTxnState()
@@ -60,7 +60,6 @@ class DualWriteProgress:
         "prepared_state",
         "records",
         "sends_since_s",
-        "stored",
         "transactional_id",
         "uninterrupted",
     )
@@ -74,8 +73,6 @@ class DualWriteProgress:
         """The content of the state row when it was locked."""
         self.prepared_state = NOTHING_PREPARED
         self.sends_since_s = 0.0
-        self.stored: StoredBlock | None = None
-        """The block as which the database stores the records, because Kafka was away."""
         self.added: Added | None = None
         """The place in the outbox that the records were given."""
         self.bounded_ms: int | None = None
@@ -106,8 +103,7 @@ class DualWrite:
     def outcome(self) -> Outcome | None:
         """COMMITTED, STORED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
 
-        STORED: the database has committed, and its records wait there to be published: in the outbox of a pool, or
-        until Kafka is back (Direct(when_kafka_is_away="store")).
+        STORED: the database has committed, and its records wait in the outbox of a pool to be published.
 
         It is also set when this process resolves a lost commit later, for example at the next dual write under the id.
         """
@@ -148,11 +144,6 @@ class DualWrite:
             return (
                 f"The database commit that adds the dual write to the outbox {progress.transactional_id!r} was sent "
                 "and got no response: the pool queries its outcome in the background."
-            )
-        if progress.stored is not None:
-            return (
-                f"The database commit that stores the dual write of {progress.transactional_id!r} was sent and got no "
-                "response: recover(), or the next use of the id, reads its outcome."
             )
         if progress.prepared_state.is_empty:
             return "The database commit was sent and got no response; without records, no row shows its outcome."

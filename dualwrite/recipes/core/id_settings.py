@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, TypedDict
 
-from dualwrite.delivery import Outbox
+from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -106,9 +106,10 @@ class OneId(IdSettings):
                 raise ConfigError(
                     f"{name} is a setting of a pool: make one with prefix=... in place of transactional_id=..."
                 )
-        if isinstance(self.delivery, Outbox):
+        if self.delivery != Direct():
+            given = "Outbox()" if isinstance(self.delivery, Outbox) else 'Direct(when_kafka_is_away="store")'
             raise ConfigError(
-                "delivery=Outbox() needs a pool, whose processes take turns in publishing: make one with prefix=... in "
+                f"delivery={given} needs a pool, whose processes take turns in publishing: make one with prefix=... in "
                 "place of transactional_id=..."
             )
         self._transactional_id = checked_single_id(self.first_id)

@@ -86,9 +86,8 @@ class HeldLease:
     async def assert_held(self, transactional_id: str, block: DatabaseTransaction) -> None:
         """Raise LeaseLostError if the lease is not this process's any more.
 
-        Call it between the take-over, which fences all others, and the first transaction of Kafka; or under the lock of
-        the row, before a block is stored. A process that claims the lease later also takes the id over later, and then
-        ends the open transaction or publishes the stored block.
+        Call it between the take-over, which fences all others, and the first transaction of Kafka. A process that
+        claims the lease later also takes the id over later, and then ends the open transaction.
         """
         if not await self._leases.has(self._slot, block):
             raise LeaseLostError(

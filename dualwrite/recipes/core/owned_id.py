@@ -76,7 +76,7 @@ class OwnedId:
         self.tally = Tally()
         """Shared by all ids of a pool."""
         self.has_stored = False
-        """Whether the database may store blocks of the id; then none may be sent ahead of them."""
+        """Whether blocks may wait in the outbox that the id publishes."""
         self.confirmed: PreparedTxnState | None = None
         """The last dual write whose commit Kafka has confirmed to this process."""
         self.settled: PreparedTxnState | None = None
@@ -129,8 +129,6 @@ class OwnedId:
         """Create the state row unless it is known to exist. Costs nothing when repeated."""
         if self.kafka_id is None:
             identity = await self.database.ensure_row(self.transactional_id)
-            if self.policy.needs_table:
-                await self.database.prepare_to_store(self.transactional_id)
             self.kafka_id = identity.kafka_id(self.transactional_id)
 
     async def make_durable(self, row: PreparedTxnState, ongoing: PreparedTxnState = NOTHING_PREPARED) -> None:
@@ -165,6 +163,15 @@ class OwnedId:
         """Give the producer up while Kafka has not confirmed a decided dual write."""
         self.slot.move(SlotState.IN_DOUBT, in_doubt=state)
         await self.give_up()
+
+    async def leave_kafka(self) -> None:
+        """Give the producer up. No row names its transaction, so the next take-over aborts that."""
+        state = self.slot.state
+        if state is SlotState.OPEN and self.owed:
+            await self.leave_in_doubt(self.row)  # the row stays as it is, and so do the owed records
+        elif state in (SlotState.OPEN, SlotState.READY):
+            self.slot.move(SlotState.NEW)
+            await self.give_up()
 
     # -- Kafka's side, once the outcome is certain -------------------------------------------------------------
 

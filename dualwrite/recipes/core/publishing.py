@@ -17,13 +17,11 @@ from typing import Final, cast
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
     AuthorizationError,
-    DatabaseWentBackError,
     DualWriteError,
     KafkaUnreachableError,
     NotProvenError,
     OwedRecordsRefusedError,
     PreparedTransactionLost,
-    RecordsRefusedError,
     RetriableError,
     TransactionHangsError,
 )
@@ -48,11 +46,8 @@ from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, W
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
-_SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
-"""How long after a failed attempt a block tries again to publish the stored blocks, if Kafka can be reached."""
-
 _SECONDS_AFTER_REFUSAL: Final = 60.0
-"""The same after Kafka has refused a stored block for good, which only a person can change."""
+"""How long after Kafka has refused owed records a block tries to publish them again: only a person can help."""
 
 
 _SECONDS_TO_ASK_AGAIN: Final = 5.0
@@ -82,40 +77,12 @@ class Publishing:
         self._blocks = blocks
         self._clock_s = clock_s
         self._not_before_s = 0.0
-        """When a block tries again to publish the stored blocks, by the monotonic clock."""
+        """When a block tries again to publish owed records that Kafka refused, by the monotonic clock."""
         self._asks_not_before_s = 0.0
         """When blocks may be asked again to wait for the end of a diversion, by the monotonic clock."""
         self.is_unsettled = False
         """Whether this process has published a batch of an outbox that a broker may abort, and the row does not note
         yet that it is committed."""
-
-    async def publish_if_kafka_is_back(self) -> None:
-        """Publish the stored blocks, unless Kafka is known to be away.
-
-        Raises PreparedTransactionLost and DatabaseWentBackError, because nothing may be written then.
-        """
-        owned, availability = self._owned, self._owned.availability
-        if availability.is_away:
-            availability.keep_watching()
-            return
-        if self._clock_s() < self._not_before_s:
-            return
-        expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
-        try:
-            await self.recover()
-        except (PreparedTransactionLost, DatabaseWentBackError):
-            raise
-        except RecordsRefusedError:  # it is logged once
-            self._wait(_SECONDS_AFTER_REFUSAL)
-        except expected as error:
-            pass_on_signal(error)
-            if not availability.is_away:
-                self.wait_a_moment()
-            _log.warning(
-                "transactional id %s: its stored blocks could not be published now (%s)",
-                owned.transactional_id,
-                first_line(error),
-            )
 
     def assert_owed_not_refused(self) -> None:
         """Raise OwedRecordsRefusedError again if it was raised a short time ago.
@@ -132,7 +99,7 @@ class Publishing:
             self.assert_owed_not_refused()
             try:
                 await self.recover()
-            except KafkaUnreachableError as error:  # the block that follows meets it too, and may be stored
+            except KafkaUnreachableError as error:  # which the block that follows meets too
                 pass_on_signal(error)
 
     async def why_refused(self, error: DualWriteError) -> DualWriteError:
@@ -216,13 +183,6 @@ class Publishing:
         await diversion.end()
         await database.commit()
         return True
-
-    def wait_a_moment(self) -> None:
-        """Let blocks be stored for a moment, without first trying to publish the stored ones."""
-        self._wait(_SECONDS_TO_NEXT_ATTEMPT)
-
-    def _wait(self, seconds: float) -> None:
-        self._not_before_s = self._clock_s() + seconds
 
     async def repair_at_once(self) -> None:
         """Publish decided records again that Kafka has aborted, or leave that to the next use of the id.
@@ -505,7 +465,7 @@ class Publishing:
             if refused is None:
                 raise
             if isinstance(refused, OwedRecordsRefusedError):
-                self._wait(_SECONDS_AFTER_REFUSAL)
+                self._not_before_s = self._clock_s() + _SECONDS_AFTER_REFUSAL
             raise refused from error
         try:
             await self._steps.decide(write)

@@ -68,8 +68,6 @@ class WritingSettings:
 class StorePolicy:
     """The rules for records in the database, beside the state row. The limits apply to each transactional id."""
 
-    stores_blocks: bool = False
-    """Whether blocks are stored while Kafka is away."""
     max_bytes: int
     max_age_ms: int
     max_record_bytes: int | None = None
@@ -81,14 +79,9 @@ class StorePolicy:
     prepared transactions after a time (tiers 3 and 4)."""
 
     @property
-    def needs_table(self) -> bool:
-        """Whether the table of stored blocks is needed; an outbox has its own."""
-        return self.stores_blocks and not self.is_outbox
-
-    @property
     def of_outbox(self) -> StorePolicy:
         """The policy of the id under which an outbox is published."""
-        return replace(self, is_outbox=True, stores_blocks=True)
+        return replace(self, is_outbox=True)
 
 
 STORES_NOTHING: Final = StorePolicy(max_bytes=0, max_age_ms=0)
@@ -104,7 +97,6 @@ def checked_delivery(value: Any) -> Delivery:
 def store_policy(kafka: KafkaSettings, delivery: Delivery) -> StorePolicy:
     """Return the policy of the ids of a writer."""
     return StorePolicy(
-        stores_blocks=isinstance(delivery, Direct) and delivery.when_kafka_is_away == "store",
         max_bytes=delivery.max_stored_bytes,
         max_age_ms=delivery.max_stored_age_ms,
         max_record_bytes=kafka.config.max_request_size,

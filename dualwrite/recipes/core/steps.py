@@ -1,7 +1,6 @@
 """The steps of one dual write with Kafka, each by itself, up to the decision and after it.
 
-The block of a user goes through them in `coordinator.py`, stored and owed records in `publishing.py`. A block that is
-stored shares the lock, the statement and the end (`storing.py`).
+The block of a user goes through them in `coordinator.py`, stored and owed records in `publishing.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.core.stored_blocks import BlockStore
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -41,26 +39,19 @@ class DualWriteSteps:
         owned: OwnedId,
         *,
         lost_commits: LostCommits,
-        blocks: BlockStore,
         repairability: Repairability,
     ) -> None:
         self._owned = owned
         self._slot = owned.slot
         self._lost_commits = lost_commits
-        self._blocks = blocks
         self._repairability = repairability
 
     # -- the lock ----------------------------------------------------------------------------------------------
 
     async def lock(self, database: DatabaseTransaction) -> PreparedTxnState:
-        """Lock the row, and take the id over unless this process already owns it. Return the content of the row.
-
-        Raises StoredBlocksError if blocks of the id are stored, which come first.
-        """
+        """Lock the row, and take the id over unless this process already owns it. Return the content of the row."""
         owned = self._owned
         row = await self.lock_row(database)
-        if owned.has_stored or self._slot.state is not SlotState.READY:
-            await self._blocks.assert_none(database)
         if self._slot.state is SlotState.READY:
             if row == owned.row:
                 return row

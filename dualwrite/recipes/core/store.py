@@ -103,9 +103,6 @@ class StoredBlocks(Protocol):
         Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
         """
 
-    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
-        """Return whether a block that `append` returned is stored, or was taken out, as it is now."""
-
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         """Take the oldest block out, so that it is not published, but keep its row."""
 
@@ -126,7 +123,7 @@ class StoredBlocks(Protocol):
 
 
 class NoStoredBlocks:
-    """`StoredBlocks` of a database that cannot store any; settings that store blocks are refused there."""
+    """`StoredBlocks` of an id that publishes no outbox."""
 
     async def stored(self, transactional_id: str) -> Stored:
         return NOTHING_STORED
@@ -136,9 +133,6 @@ class NoStoredBlocks:
 
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
         return NOTHING_STORED, ()
-
-    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
-        return False
 
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         raise NotImplementedError(_CANNOT_STORE)
@@ -152,7 +146,9 @@ class NoStoredBlocks:
         return NO_BATCH
 
 
-_CANNOT_STORE: Final = "this database stores no blocks"
+_CANNOT_STORE: Final = "this id publishes no outbox"
+
+NO_STORED_BLOCKS: Final = NoStoredBlocks()
 
 
 class DatabaseTransaction(Protocol):
@@ -241,12 +237,6 @@ class Database(Protocol):
 
         Return the identity that gives this database's transactional ids their suffix; it is queried once. Raises
         DatabaseMovedError if the rows were created in another database.
-        """
-
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        """Prepare `StoredBlocks` for an id that has its row, in a separate transaction. May be repeated.
-
-        Raises StateRowError if the table is missing and may not be created here.
         """
 
     async def begin(self) -> DatabaseTransaction:

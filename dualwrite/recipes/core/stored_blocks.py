@@ -1,13 +1,10 @@
-"""Blocks that the database stores because Kafka was away, and the batches in which they go to Kafka.
+"""The blocks that wait in an outbox, and the batches in which they go to Kafka.
 
-Such a block locks the state row, adds its records to the blocks that are stored under its transactional id, and commits
-the database: the decision, as always. Kafka has nothing of it then: no row names the transaction that was begun there,
-so the next take-over aborts it. From then on the order of the id is that of the stored blocks, so no later block is
-sent before they are published: it is stored behind them.
-
-They are published under the lock of the row: the oldest are sent, prepared, and deleted by the same database commit
-that writes the prepared state and its manifest. That is an ordinary dual write, whose changes in the database are its
-row and these deletions, so each of its crashes is one of an ordinary dual write.
+A block is stored, in the outbox of its pool, by its own database transaction, which asks nothing of Kafka. The id of
+the outbox publishes the stored blocks under the lock of its state row: the oldest are sent, prepared, and taken out of
+those that wait by the same database commit that writes the prepared state and its manifest. That is an ordinary dual
+write, whose changes in the database are its row and these blocks, so each of its crashes is one of an ordinary dual
+write.
 """
 
 from __future__ import annotations
@@ -22,14 +19,10 @@ from dualwrite.errors import (
     DualWriteError,
     InvalidRecordError,
     KafkaError,
-    KafkaUnreachableError,
     OwedRecordsRefusedError,
     RecordsRefusedError,
     StoredBlockRefusedError,
-    StoredBlocksError,
-    StoreFullError,
 )
-from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -78,11 +71,6 @@ class _Refusal(NamedTuple):
 NOTHING_WAITS: Final = Waiting((), NOTHING_STORED, ())
 
 
-def _cause(why: DualWriteError) -> str:
-    """Return why Kafka counts as away; the message of a refused block also says that nothing was changed."""
-    return why.problem if isinstance(why, KafkaUnreachableError) else str(why)
-
-
 def why_refused(error: DualWriteError) -> str:
     """Return why a record is refused, without the advice to the caller of a producer.
 
@@ -104,7 +92,7 @@ def assert_publishable(records: Sequence[BufferedRecord], limit: int | None) -> 
 
 
 class BlockStore:
-    """The stored blocks of one transactional id."""
+    """The stored blocks and the owed records of one transactional id; only that of an outbox has stored blocks."""
 
     def __init__(self, owned: OwnedId) -> None:
         self._owned = owned
@@ -132,68 +120,6 @@ class BlockStore:
         if error is None:
             return None
         return RefusedBlock(error.transactional_id, error.seq, error.topic, error.why)
-
-    def takes(self, write: DualWriteProgress) -> bool:
-        """Return whether the settings and the content of this block allow it to be stored.
-
-        Consumed offsets cannot be stored: their consumer group may go on without them.
-        """
-        return self._owned.policy.stores_blocks and not write.records.has_offsets
-
-    async def assert_none(self, database: DatabaseTransaction) -> None:
-        """Raise StoredBlocksError if blocks of the id are stored. The row must be locked."""
-        owned = self._owned
-        stored = await database.stored_blocks(owned.transactional_id).stored(owned.transactional_id)
-        owned.has_stored = stored.newest_seq > 0
-        if owned.has_stored:
-            raise StoredBlocksError(
-                f"the database stores blocks of transactional id {owned.transactional_id!r} that could not reach Kafka "
-                f"({stored.size}), which have to be published before any later one; neither side was "
-                "changed: repeat the block, which publishes them first, or call recover()"
-            ) from (None if self._refusal is None else self._refusal.error)
-
-    async def append(self, write: DualWriteProgress, why: DualWriteError) -> None:
-        """Store the records of a block, whose row is locked. Raises StoreFullError, and InvalidRecordError."""
-        owned, policy = self._owned, self._owned.policy
-        records = write.records.records
-        assert_publishable(records, policy.max_record_bytes)
-        table = write.database.stored_blocks(owned.transactional_id)
-        before = await table.stored(owned.transactional_id)
-        content = encode(records, name_of(policy.partitioner))
-        now_ms = int(time.time() * 1000)
-        age_ms = now_ms - before.since_ms if before.newest_seq else 0
-        if before.size_bytes + len(content) > policy.max_bytes:
-            raise self._full(f"{len(content)} more bytes would exceed max_stored_bytes={policy.max_bytes}", before, why)
-        if age_ms > policy.max_age_ms:
-            raise self._full(f"that is longer than max_stored_age_ms={policy.max_age_ms}", before, why, age_ms)
-        owned.has_stored = True
-        write.stored = await table.append(owned.transactional_id, content, before=before, now_ms=now_ms)
-
-    def _full(self, what: str, before: Stored, why: DualWriteError, age_ms: int | None = None) -> StoreFullError:
-        since = "" if age_ms is None else f", the oldest for {age_ms} ms"
-        full = StoreFullError(
-            f"the database already stores {before.size_bytes} bytes of unpublished blocks under transactional id "
-            f"{self._owned.transactional_id!r}{since}: {what}; neither side was changed: repeat the block when they "
-            "are published (the cause of this error holds them up), or raise the limit"
-        )
-        full.__cause__ = why
-        return full
-
-    def note_stored(self, write: DualWriteProgress, why: DualWriteError) -> None:
-        """Report that a block is stored, once the database has committed it."""
-        owned, block = self._owned, write.stored
-        assert block is not None, "it was appended"
-        owned.telemetry.stored(block.stored_at_ms)
-        is_first = block.seq == 1  # the others would fill the log as long as Kafka is away
-        _log.log(
-            logging.WARNING if is_first else logging.DEBUG,
-            "transactional id %s: a block is committed, and its records are stored as number %d (%d bytes) until Kafka "
-            "is back (%s)",
-            owned.transactional_id,
-            block.seq,
-            len(block.content),
-            "others are stored before it" if isinstance(why, StoredBlocksError) else _cause(why),
-        )
 
     async def oldest(self, database: DatabaseTransaction) -> Waiting:
         """Return the blocks to publish next. The row must be locked, in a transaction of our own.

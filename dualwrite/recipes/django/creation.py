@@ -15,7 +15,6 @@ from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 
 if TYPE_CHECKING:
     from django.db.backends.base.creation import BaseDatabaseCreation
@@ -32,7 +31,7 @@ else:
     _Creation = object
 
 
-_TIED_TO_THE_DATABASE: Final = (IDENTITY_TABLE, STATE_TABLE, LEASE_TABLE, REDO_TABLE, OUTBOX_TABLE)
+_TIED_TO_THE_DATABASE: Final = (IDENTITY_TABLE, STATE_TABLE, LEASE_TABLE, OUTBOX_TABLE)
 
 
 class ClosesPools(_Creation):

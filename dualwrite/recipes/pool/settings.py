@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -69,7 +68,7 @@ class PoolSettings(IdSettings):
         def new_coordinator(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
             return new(
                 transactional_id_of(self.prefix, slot),
-                replace(self.policy, stores_blocks=False),  # the outbox does
+                self.policy,
                 self.repairability,
                 lease=HeldLease(leases, slot),
                 lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self.writing.lock_timeout_ms,

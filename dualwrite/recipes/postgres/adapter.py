@@ -37,7 +37,6 @@ from dualwrite.recipes.sql.pinned_tables import (
     quoted,
 )
 from dualwrite.recipes.sql.postgres_steps import Pin
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 
 ResultT = TypeVar("ResultT")
@@ -88,17 +87,6 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         identity = await self._query_identity()
         await self._in_transaction_that_creates(lambda transaction: transaction.make_row(transactional_id))
         return identity
-
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        table = TableFile(REDO_TABLE, "redo_schema.sql", create=self._create_table, option=" --redo")
-
-        async def steps(transaction: TransactionT) -> None:
-            await transaction.need(table, self._pin.tables)
-            await transaction.make_head(transactional_id)
-
-        await self._pin_tables()
-        await self._in_transaction_that_creates(steps)
-        self._pin.has_redo_table = True
 
     async def prepare_outbox(self) -> None:
         if self._pin.has_outbox_table:

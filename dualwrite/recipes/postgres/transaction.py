@@ -46,7 +46,6 @@ from dualwrite.recipes.sql.postgres import (
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
 from dualwrite.recipes.sql.postgres_steps import Pin, PostgresSteps, RequiredPlace
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +57,6 @@ ResultT = TypeVar("ResultT")
 _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
     " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
-)
-_INSERT_HEAD: Final = (
-    f"INSERT INTO {REDO_TABLE} (transactional_id, seq) SELECT CAST(:id AS varchar), 0 WHERE NOT EXISTS"
-    f" (SELECT 1 FROM {REDO_TABLE} WHERE transactional_id = :id AND seq = 0) ON CONFLICT DO NOTHING"
 )
 _INSUFFICIENT_PRIVILEGE: Final = "42501"
 _HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
@@ -330,10 +325,6 @@ class PostgresTransaction(PostgresSteps):
     async def make_row(self, transactional_id: str) -> None:
         """Create an empty row unless it exists."""
         await self.changed(self._pin.sql(_INSERT), {"id": transactional_id})
-
-    async def make_head(self, transactional_id: str) -> None:
-        """Create the row with seq 0 of an id in `kafka_transaction_redo`, unless it exists."""
-        await self.changed(self._pin.sql(_INSERT_HEAD), {"id": transactional_id})
 
     async def identity(self) -> DatabaseIdentity | None:
         """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""

@@ -15,7 +15,6 @@ from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, RAISE_SEQUENCE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 from dualwrite.recipes.sqlalchemy.own_statements import own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import insert_identity, note_place, place_of
@@ -27,7 +26,6 @@ Adoption = Literal["moved", "copied"]
 _FORGET: Final = (
     f"UPDATE {STATE_TABLE} SET prepared_transaction_state = '', manifest = NULL WHERE prepared_transaction_state <> ''"
 )
-_WITH_RECORDS: Final = (REDO_TABLE, OUTBOX_TABLE)
 _DELETE: Final = f"DELETE FROM {IDENTITY_TABLE}"
 
 
@@ -73,19 +71,18 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
             "force if it is a copy of another database's files"
         )
     if how == "moved":
-        if _has_table(connection, pinned, OUTBOX_TABLE):
+        if connection.dialect.name == "postgresql" and _has_outbox(connection, pinned):
             raised = own_text(pinned.sql(RAISE_SEQUENCE))
             connection.execute(raised, {"name": pinned.sql(OUTBOX_TABLE)})
         note_place(connection, pinned)
         return Adopted(made_in, found_in, suffix, str(suffix), 0)
-    for table in _WITH_RECORDS:
-        if _has_table(connection, pinned, table):
-            connection.execute(own_text(pinned.sql(f"DELETE FROM {table}")))  # the original publishes them
+    if _has_outbox(connection, pinned):
+        connection.execute(own_text(pinned.sql(f"DELETE FROM {OUTBOX_TABLE}")))  # the original publishes it
     emptied = connection.execute(own_text(pinned.sql(_FORGET))).rowcount
     connection.execute(own_text(pinned.sql(_DELETE)))
     new = insert_identity(connection, pinned)
     return Adopted(made_in, found_in, suffix, new.suffix, emptied)
 
 
-def _has_table(connection: sa.Connection, pinned: PinnedTables, table: str) -> bool:
-    return sa.inspect(connection).has_table(table, schema=pinned.schema)
+def _has_outbox(connection: sa.Connection, pinned: PinnedTables) -> bool:
+    return sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema)

@@ -14,8 +14,6 @@ from dualwrite.recipes.core.judge import RowInCluster, refusal_by_row, refusal_o
 from dualwrite.recipes.core.proof import Verdict, manifest_of, verdict_in
 from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, outboxes_with_blocks, stored_rows
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_COUNTS
-from dualwrite.recipes.sqlalchemy.own_statements import own_text
 
 
 class IdInDatabase(NamedTuple):
@@ -43,10 +41,7 @@ def ids_in_database(
 
 def _stored_counts(engine: sa.Engine, pinned: PinnedTables) -> Mapping[str, int]:
     with engine.connect() as connection:
-        counts = {name: outbox.blocks for name, outbox in outboxes_with_blocks(connection, pinned).items()}
-        if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
-            counts |= {row[0]: row[1] for row in connection.execute(own_text(pinned.sql(SELECT_COUNTS)))}
-        return counts
+        return {name: outbox.blocks for name, outbox in outboxes_with_blocks(connection, pinned).items()}
 
 
 class Owed(NamedTuple):

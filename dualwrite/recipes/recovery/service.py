@@ -621,9 +621,6 @@ class _WithoutSuffix:
         await self._database.ensure_row(transactional_id)
         return AS_GIVEN
 
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        await self._database.prepare_to_store(transactional_id)
-
     async def begin(self) -> DatabaseTransaction:
         return await self._database.begin()
 

@@ -14,7 +14,6 @@ from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, SELECT_HELD
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_LAST_BATCHES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, select_outboxes
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
@@ -89,11 +88,8 @@ def stored_rows(
 
 
 def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dict[str, StoredRecords]:
-    """Return the stored records, by id; only pools and writers with certain settings have the tables."""
+    """Return the records in outboxes, by id."""
     found: dict[str, StoredRecords] = {}
-    if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
-        for transactional_id, since_ms in connection.execute(own_text(pinned.sql(SELECT_HEADS))):
-            found[transactional_id] = StoredRecords(since_ms)
     if not has_outbox_table(connection, pinned):
         return found
     for transactional_id, kept_as in connection.execute(own_text(pinned.sql(SELECT_LAST_BATCHES))):

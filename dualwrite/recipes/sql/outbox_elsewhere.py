@@ -220,9 +220,6 @@ class OutboxInSteps:
         since_ms = taken[0].stored_at_ms if taken else 0
         return Stored(sizes[-1][0], NOT_COUNTED, since_ms), taken
 
-    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
-        raise NotImplementedError("a block adds itself to an outbox, in a transaction without the lock: was_committed")
-
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         if await self._statements.changed(self._sql.take_out, {"id": transactional_id, "seq": block.seq}) != 1:
             raise gone(transactional_id, "nothing was changed")

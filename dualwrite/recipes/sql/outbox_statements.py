@@ -251,9 +251,6 @@ class OutboxTable:
         taken = [StoredBlock(seq, at_ms, bytes(records)) for seq, at_ms, records in found if records is not None]
         return Stored(found[-1][0], NOT_COUNTED, found[0][1]), taken[:MOST_BLOCKS]
 
-    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
-        raise NotImplementedError("a block adds itself to an outbox, in a transaction without the lock: was_committed")
-
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         if await self._statements.changed(_TAKE_OUT, {"id": transactional_id, "seq": block.seq}) != 1:
             raise gone(transactional_id, "nothing was changed")

@@ -23,7 +23,7 @@ STATE_TABLE: Final = "kafka_transaction_state"
 OID: Final = "STATE_TABLE_OID"
 """Placeholder in PostgreSQL's statements for the oid of the pinned state table."""
 
-_TABLES: Final = re.compile(r"\b(?:kafka_transaction_(?:state|lease|database|redo|outbox)|kafka_consumed_offset)\b")
+_TABLES: Final = re.compile(r"\b(?:kafka_transaction_(?:state|lease|database|outbox)|kafka_consumed_offset)\b")
 _UNFIT: Final = re.compile(r"[:%'\"\\{}]")
 
 

@@ -14,6 +14,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import (
+    NO_STORED_BLOCKS,
     Added,
     StoredBlocks,
     manifest_in,
@@ -36,7 +37,6 @@ from dualwrite.recipes.sql.outbox_statements import (
     place_of,
 )
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, Query, table_replaced
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
 
 ResultT = TypeVar("ResultT")
 
@@ -46,12 +46,10 @@ _HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 class Pin:
     """The location of our tables, queried once; shared by all transactions of one writer or pool."""
 
-    __slots__ = ("has_outbox_table", "has_redo_table", "tables")
+    __slots__ = ("has_outbox_table", "tables")
 
     def __init__(self, tables: PinnedTables | None = None) -> None:
         self.tables = tables
-        self.has_redo_table = False
-        """Whether `kafka_transaction_redo` was found."""
         self.has_outbox_table = False
         """Whether `kafka_transaction_outbox` was found."""
 
@@ -252,9 +250,7 @@ class PostgresSteps(ABC):
     # -- the other tables ---------------------------------------------------------------------------------------------
 
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
-        if is_outbox(transactional_id):
-            return self.outbox
-        return RedoTable(PinnedStatements(self, self._pin), by_index=postgres.BY_INDEX)
+        return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
     def diversion(self, name: str) -> DiversionRow:
         """Return the diversion of a pool as seen inside this transaction."""
@@ -317,11 +313,6 @@ class PinnedStatements:
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         return await self._transaction.changed(self._pin.sql(sql), values)
-
-    async def has_redo_table(self) -> bool:
-        if not self._pin.has_redo_table:
-            self._pin.has_redo_table = await self.has_table(REDO_TABLE)
-        return self._pin.has_redo_table
 
     async def has_outbox_table(self) -> bool:
         if not self._pin.has_outbox_table:

@@ -43,7 +43,6 @@ from dualwrite.recipes.sqlalchemy.outbox_table import (
     waiting_sql,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
-from dualwrite.recipes.sqlalchemy.redo_table import prepare_to_store
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, need_table, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
@@ -157,7 +156,7 @@ class SqlAlchemyDatabase:
         self._create_table = create_table
         self._only_recovers = only_recovers
         self._carry = carry
-        self._may_create_redo = self._may_create_outbox = create_table
+        self._may_create_outbox = create_table
         self._store = SqlAlchemyStateStore(self._engine, schema)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
@@ -173,14 +172,6 @@ class SqlAlchemyDatabase:
         if self._create_table:
             self._store.create_tables()
             self._create_table = False
-
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        await self._carry(lambda: self._prepare_to_store(transactional_id))
-
-    def _prepare_to_store(self, transactional_id: str) -> None:
-        assert self._store.pinned is not None, "it raises otherwise"
-        prepare_to_store(self._engine, self._store.pin, transactional_id, create_table=self._may_create_redo)
-        self._may_create_redo = False
 
     async def prepare_outbox(self) -> None:
         await self._carry(self._prepare_outbox)

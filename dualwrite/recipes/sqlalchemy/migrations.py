@@ -8,15 +8,7 @@
     def downgrade() -> None:
         op.drop_dualwrite_tables()
 
-For `Direct(when_kafka_is_away="store")` there is one more table:
-
-    def upgrade() -> None:
-        op.create_dualwrite_redo_table()
-
-    def downgrade() -> None:
-        op.drop_dualwrite_redo_table()
-
-For `Outbox()`, on PostgreSQL, there is another one:
+For `Outbox()` and `Direct(when_kafka_is_away="store")` there is one more table:
 
     def upgrade() -> None:
         op.create_dualwrite_outbox_table()
@@ -25,7 +17,7 @@ For `Outbox()`, on PostgreSQL, there is another one:
         op.drop_dualwrite_outbox_table()
 
 `alembic revision --autogenerate` drops unknown tables, so `target_metadata` in env.py must list both yours and ours:
-`[Base.metadata, *METADATA]`, with `REDO_METADATA`, `OUTBOX_METADATA` and `CONSUMED_OFFSETS_METADATA` as needed.
+`[Base.metadata, *METADATA]`, with `OUTBOX_METADATA` and `CONSUMED_OFFSETS_METADATA` as needed.
 """
 
 from __future__ import annotations
@@ -37,7 +29,6 @@ from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes.consume import consumed_offsets
 from dualwrite.recipes.sqlalchemy.outbox_table import assert_has_outboxes, kafka_transaction_outbox
-from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
@@ -45,12 +36,9 @@ __all__ = [
     "CONSUMED_OFFSETS_METADATA",
     "METADATA",
     "OUTBOX_METADATA",
-    "REDO_METADATA",
     "CreateDualwriteOutboxTable",
-    "CreateDualwriteRedoTable",
     "CreateDualwriteTables",
     "DropDualwriteOutboxTable",
-    "DropDualwriteRedoTable",
     "DropDualwriteTables",
 ]
 
@@ -64,9 +52,6 @@ METADATA: Final = (
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same for the table that `OffsetsInDatabase` uses."""
 
-REDO_METADATA: Final = kafka_transaction_redo.metadata
-"""The same for the table of stored records."""
-
 OUTBOX_METADATA: Final = kafka_transaction_outbox.metadata
 """The same for the table of outboxes."""
 
@@ -77,8 +62,8 @@ _TABLES: Final = (
 )
 
 
-class _Operation(MigrateOperation):
-    """An operation in a schema, by default the one of unqualified names."""
+class _OnOutbox(MigrateOperation):
+    """An operation on the table of outboxes."""
 
     def __init__(self, schema: str | None = None) -> None:
         self.schema = schema
@@ -90,7 +75,8 @@ class _Operation(MigrateOperation):
 
     def reverse(self) -> MigrateOperation:
         """Return the operation that undoes this one."""
-        return _REVERSE[type(self)](self.schema)
+        undo = DropDualwriteOutboxTable if isinstance(self, CreateDualwriteOutboxTable) else CreateDualwriteOutboxTable
+        return undo(self.schema)
 
 
 class _OnTables(MigrateOperation):
@@ -124,34 +110,17 @@ class DropDualwriteTables(_OnTables):
     """`op.drop_dualwrite_tables(schema=None)`. Recover first: afterwards transactions in doubt cannot be decided."""
 
 
-@Operations.register_operation("create_dualwrite_redo_table", "carry_out")
-class CreateDualwriteRedoTable(_Operation):
-    """`op.create_dualwrite_redo_table(schema=None)`: create `kafka_transaction_redo`."""
-
-
-@Operations.register_operation("drop_dualwrite_redo_table", "carry_out")
-class DropDualwriteRedoTable(_Operation):
-    """`op.drop_dualwrite_redo_table(schema=None)`. Recover first: blocks stored in it would never reach Kafka."""
-
-
 @Operations.register_operation("create_dualwrite_outbox_table", "carry_out")
-class CreateDualwriteOutboxTable(_Operation):
+class CreateDualwriteOutboxTable(_OnOutbox):
     """`op.create_dualwrite_outbox_table(schema=None)`: create `kafka_transaction_outbox`.
 
-    Raises ConfigError unless this is PostgreSQL.
+    Raises ConfigError for a database that cannot have it.
     """
 
 
 @Operations.register_operation("drop_dualwrite_outbox_table", "carry_out")
-class DropDualwriteOutboxTable(_Operation):
+class DropDualwriteOutboxTable(_OnOutbox):
     """`op.drop_dualwrite_outbox_table(schema=None)`. Recover first: blocks stored in it would never reach Kafka."""
-
-
-_THERE_AND_BACK: Final[tuple[tuple[type[_Operation], type[_Operation]], ...]] = (
-    (CreateDualwriteRedoTable, DropDualwriteRedoTable),
-    (CreateDualwriteOutboxTable, DropDualwriteOutboxTable),
-)
-_REVERSE: Final = {**dict(_THERE_AND_BACK), **{back: there for there, back in _THERE_AND_BACK}}
 
 
 @Operations.implementation_for(CreateDualwriteOutboxTable)
@@ -163,16 +132,6 @@ def _create_outbox(operations: Operations, operation: CreateDualwriteOutboxTable
 @Operations.implementation_for(DropDualwriteOutboxTable)
 def _drop_outbox(operations: Operations, operation: DropDualwriteOutboxTable) -> None:
     operations.drop_table(kafka_transaction_outbox.name, schema=operation.schema)
-
-
-@Operations.implementation_for(CreateDualwriteRedoTable)
-def _create_redo(operations: Operations, operation: CreateDualwriteRedoTable) -> None:
-    operations.impl.create_table(kafka_transaction_redo.to_metadata(sa.MetaData(schema=operation.schema)))
-
-
-@Operations.implementation_for(DropDualwriteRedoTable)
-def _drop_redo(operations: Operations, operation: DropDualwriteRedoTable) -> None:
-    operations.drop_table(kafka_transaction_redo.name, schema=operation.schema)
 
 
 @Operations.implementation_for(CreateDualwriteTables)

@@ -13,6 +13,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import (
+    NO_STORED_BLOCKS,
     Added,
     StoredBlocks,
     manifest_in,
@@ -24,7 +25,6 @@ from dualwrite.recipes.sql import state_statements
 from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, OutboxSql
 from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
-from dualwrite.recipes.sql.redo_statements import DELETE_BY_KEY, RedoTable
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import assert_holds_locks, autocommit
 from dualwrite.recipes.sqlalchemy.examination import file_of
@@ -127,12 +127,7 @@ class OnOthers(OnConnection):
     """The statements of outboxes; None if there are none."""
 
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
-        return self.outbox if is_outbox(transactional_id) else self.redo
-
-    @property
-    def redo(self) -> RedoTable:
-        """The stored blocks; a locking read shows the newest ones."""
-        return RedoTable(PinnedStatements(self, self._pin))
+        return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
     def diversion(self, name: str) -> DiversionRow:
         """Return the diversion of a pool as seen inside this transaction."""
@@ -189,10 +184,6 @@ class OnMySql(OnOthers):
 
     outbox_sql = OF_MYSQL
 
-    @property
-    def redo(self) -> RedoTable:
-        return RedoTable(PinnedStatements(self, self._pin), delete=DELETE_BY_KEY)
-
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
         try:
             await self.rows(self._pin.sql(IS_BEING_ADDED), {"id": transactional_id, "seq": seq})
@@ -231,10 +222,6 @@ class OnSqlite(OnOthers):
         return text
 
     outbox_sql = OF_SQLITE
-
-    @property
-    def redo(self) -> RedoTable:
-        return RedoTable(PinnedStatements(self, self._pin), lock_clause="")  # the write lock is held with the row
 
 
 _LOCK_TIMEOUT_SENTENCES: Final = ("database is locked", "database table is locked")

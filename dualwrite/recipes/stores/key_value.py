@@ -17,7 +17,7 @@ from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.id_settings import OneId
-from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks
+from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.writer import ThreadWriter, Use
@@ -33,7 +33,7 @@ class BatchTransaction(ABC):
         self._ended = False
 
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
-        return NoStoredBlocks()
+        return NO_STORED_BLOCKS
 
     def doom(self, error: BaseException) -> None:
         if self._failure is None:
@@ -95,8 +95,6 @@ class BatchStore(Protocol[TransactionT_co]):
     def errors(self) -> tuple[type[Exception], ...]: ...
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity: ...
-
-    async def prepare_to_store(self, transactional_id: str) -> None: ...
 
     async def begin(self) -> TransactionT_co: ...
 

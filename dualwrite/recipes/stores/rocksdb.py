@@ -137,9 +137,6 @@ class _RocksDbStore:
                 self.rewrite(transactional_id, "")
             return DatabaseIdentity(self.state_of(_SUFFIX_KEY) or "")
 
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        raise NotImplementedError("the settings that need it are refused")
-
     async def begin(self) -> _RocksDbTransaction:
         return _RocksDbTransaction(self)
 

@@ -192,9 +192,6 @@ class _ZooKeeperStore:
             with suppress(BadVersionError):  # another process created it at the same time
                 self.response(self._client.set_async(self._state_path, new_suffix().encode(), stat.version))
 
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        raise NotImplementedError("the settings that need it are refused")
-
     async def begin(self) -> _ZooKeeperTransaction:
         return _ZooKeeperTransaction(self)
 

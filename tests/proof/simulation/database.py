@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.store import (
-    NoStoredBlocks,
+    NO_STORED_BLOCKS,
+    StoredBlocks,
     manifest_in,
     not_as_locked,
     not_durable,
@@ -359,8 +360,8 @@ class Transaction:
         self.commit_was_sent = False
         self.was_ended_past = False
 
-    def stored_blocks(self, transactional_id: str) -> NoStoredBlocks:
-        return NoStoredBlocks()
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        return NO_STORED_BLOCKS
 
     async def insert(self, table: str, key: Any, value: Any) -> None:
         """Write a row of the application."""

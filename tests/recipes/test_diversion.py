@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.resources
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,20 +12,25 @@ from unittest import mock
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import sessionmaker
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import StoredBlocksError
+from dualwrite.delivery import Direct
+from dualwrite.errors import ConfigError, StoredBlocksError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.service import Action, RecoveryService
-from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table, kafka_transaction_redo
-from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.crash.psycopg_scenario import INSERT, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import AnyScenario
-from tests.recipes.pools import AnyPool, make_pool, prefix_of, put, write
+from tests.recipes.away import AWAY, kafka_away
+from tests.recipes.pools import QUIET_LEASE_MS, AnyPool, make_pool, prefix_of, put, write
 from tests.recipes.pools import scenario as scenario
-from tests.recipes.test_stored_blocks import AWAY, kafka_away
 from tests.support.conditions import until
-from tests.support.databases import Database, event_bodies
+from tests.support.databases import PostgresDatabase, event_bodies, unique
+from tests.support.event_class import Event
 from tests.support.topics import read_topic
 
 
@@ -154,20 +159,81 @@ def test_the_recovery_service_lists_and_publishes_them(scenario: AnyScenario, em
     assert report.is_clean is apply
 
 
-def test_the_sql_file_makes_the_same_table(database: Database) -> None:
-    if database.engine.dialect.name == "sqlite":
-        pytest.skip("the file names the type of PostgreSQL")
-    name = "redo_schema.sql" if database.engine.dialect.name == "postgresql" else "redo_schema_mysql.sql"
-    text = (importlib.resources.files("dualwrite.recipes.sql") / name).read_text()
-    with database.engine.begin() as connection:
-        connection.exec_driver_sql(text.rstrip().rstrip(";"))
-    by_hand = columns(database.engine)
-    kafka_transaction_redo.drop(database.engine)
-    create_state_table(database.engine)
-    create_redo_table(database.engine)
-    assert columns(database.engine) == by_hand
+def test_the_sessions_of_an_application(scenario: AnyScenario, emulator: Emulator) -> None:
+    with make_pool(scenario, **AWAY) as pool:
+        if not isinstance(pool, DualWriter) or scenario.database.url.get_backend_name() == "sqlite":
+            pytest.skip("only SQLAlchemy has Sessions, and on SQLite no pool leases an id while one writes")
+        sessions = sessionmaker(scenario.database.engine)
+        dual_write_sessions(sessions, pool)
+
+        def put_in_session(number: int) -> Outcome | None:
+            with sessions() as session:
+                session.add(Event(number))
+                send(session, scenario.topic, key="k", value=str(number))
+                found = current_dual_write(session)
+                session.commit()
+            return found.outcome
+
+        assert put_in_session(1) is Outcome.COMMITTED
+        with kafka_away(emulator):
+            assert [put_in_session(number) for number in (2, 3)] == [Outcome.STORED] * 2
+        assert_published(scenario, pool)
+        assert put_in_session(4) is Outcome.COMMITTED
+    assert bodies(scenario) == ["1", "2", "3", "4"]
 
 
-def columns(engine: sa.Engine) -> dict[str, tuple[str, bool]]:
-    found = sa.inspect(engine).get_columns(kafka_transaction_redo.name)
-    return {column["name"]: (repr(column["type"]), column["nullable"]) for column in found}
+def test_a_record_is_published_as_it_was_sent(scenario: AnyScenario, emulator: Emulator) -> None:
+    with make_pool(scenario, **AWAY) as pool:
+        with kafka_away(emulator), pool.transaction() as tx:
+            tx.send(scenario.topic, None, b"\0key", {"h": b"1", "null": None}, partition=0, timestamp_ms=4711)
+        until(lambda: not pool.status.is_diverted)
+    (record,) = emulator.records(scenario.topic)
+    assert (record.value, record.key, record.timestamp) == (None, b"\0key", 4711)
+    assert list(record.headers) == [("h", b"1"), ("null", None)]
+
+
+def test_tasks_add_and_everything_is_published_once(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    with awaited_psycopg_scenario(postgres, emulator) as scenario:
+        scenario.transactional_id = f"{unique('pool')}-0"
+
+        async def write(pool: AsyncPsycopgDualWriter, number: int) -> Outcome | None:
+            async with pool.transaction() as tx:
+                await tx.connection.execute(INSERT, (number, str(number)))
+                tx.send(scenario.topic, key="k", value=str(number))
+            return tx.outcome
+
+        async def run() -> None:
+            async with AsyncPsycopgDualWriter(
+                conninfo_of(postgres.engine.url),
+                prefix=prefix_of(scenario),
+                bootstrap_servers=emulator.bootstrap_servers,
+                lease_ms=QUIET_LEASE_MS,
+                **AWAY,
+            ) as pool:
+                assert await write(pool, 0) is Outcome.COMMITTED
+                emulator.crash_node(0)
+                found = await asyncio.gather(*(write(pool, number) for number in range(1, 20)))
+                assert set(found) == {Outcome.STORED}
+                emulator.start_node(0)
+                await asyncio.to_thread(until, lambda: not pool.status.is_diverted)
+
+        scenario.run(run())
+        in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]
+        assert sorted(in_topic) == sorted(event_bodies(postgres))
+        assert len(in_topic) == 20
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"when_kafka_is_away": True}, "when_kafka_is_away takes 'refuse' or 'store', not True"),
+        ({"max_stored_bytes": 0}, "max_stored_bytes takes a whole number of at least 1, not 0"),
+        ({"max_stored_age_ms": "1"}, "max_stored_age_ms takes a whole number of at least 1, not '1'"),
+        ({"max_stored_bytes": 1}, 'max_stored_bytes has no effect without when_kafka_is_away="store"'),
+        ({"max_stored_age_ms": 1}, 'max_stored_age_ms has no effect without when_kafka_is_away="store"'),
+    ],
+)
+def test_a_delivery_checks_its_settings(setting: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Direct(**setting)
+    assert says in str(raised.value)
