@@ -22,8 +22,8 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
+from tests.recipes.away import AWAY
 from tests.recipes.pools import make_pool, put, write, written
-from tests.recipes.test_stored_blocks import AWAY
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, events, unique
 from tests.support.strikes import KINDS, OURS, WITH_SQLALCHEMY, Strike, explained, strike
