@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.core.pause_points import PausePoint
-from tests.crash import styles
+from tests.crash.styles import Style
 
 LEASE_MS: Final = 300
 BLOCKS: Final = 4
@@ -64,7 +64,8 @@ def main(options: list[str]) -> None:
         of_publisher=arguments.publisher,
         is_armed=not arguments.later,
     )
-    style = getattr(styles, arguments.style)(
+    style = Style(
+        arguments.style,
         sa.make_url(arguments.database_url),
         arguments.topic,
         prefix=arguments.prefix,

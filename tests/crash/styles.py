@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
@@ -16,10 +16,15 @@ from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from tests.crash.scenario import OrdinaryError
-from tests.support.writers import ELSEWHERE, KINDS, Kind, closed, entered, got
+from tests.support.writers import ELSEWHERE, KINDS, closed, entered, got
 
 INSERT: Final = "INSERT INTO events (id, event_key, body) VALUES ({0}, 'k', '{0}')"
 PATIENCE_S: Final = 60.0
+
+
+STYLES: Final = ("psycopg", "sqlalchemy", "psycopg-awaited", "asyncpg-alone", "sqlalchemy-awaited")
+"""The kinds of pools on PostgreSQL."""
+STYLES_ELSEWHERE: Final = tuple(ELSEWHERE)
 
 
 @dataclass(eq=False)
@@ -48,9 +53,10 @@ class Member:
 class Style:
     """A pool, and how its blocks carry out a script: each in a thread, or in a task of the loop of one thread."""
 
-    kind: ClassVar[Kind]
-
-    def __init__(self, url: sa.URL, topic: str, **settings: Any) -> None:
+    def __init__(self, name: str, url: sa.URL, topic: str, **settings: Any) -> None:
+        """`name`: one of `STYLES` or `STYLES_ELSEWHERE`."""
+        self.name = name
+        self.kind = (KINDS | ELSEWHERE)[name]
         self.url = url
         self.topic = topic
         self.settings = settings
@@ -163,53 +169,16 @@ class Style:
 
     async def _end(self, member: Member, step: str) -> None:
         on = member.tx.session if self.kind.is_on_sqlalchemy else member.tx.connection
-        await got(getattr(on, step)())
+        if hasattr(on, step):
+            await got(getattr(on, step)())
+        else:  # a connection of asyncpg has no such methods
+            await self._execute(member, step.upper())
 
     async def _rows(self, member: Member, query: str) -> list[Any]:
+        if self.name == "asyncpg-alone":
+            return [tuple(row) for row in await member.tx.connection.fetch(query)]
         found: list[Any] = await got((await self._execute(member, query)).fetchall())
         return found
 
     def send(self, member: Member) -> None:
         member.tx.send(self.topic, key="k", value=str(member.number))
-
-
-class PsycopgThreads(Style):
-    kind = KINDS["psycopg"]
-
-
-class SqlAlchemyThreads(Style):
-    kind = KINDS["sqlalchemy"]
-
-
-class PsycopgTasks(Style):
-    kind = KINDS["psycopg-awaited"]
-
-
-class AsyncpgTasks(Style):
-    kind = KINDS["asyncpg-alone"]
-
-    async def _end(self, member: Member, step: str) -> None:
-        await self._execute(member, step.upper())  # a connection has no such methods
-
-    async def _rows(self, member: Member, query: str) -> list[Any]:
-        return [tuple(row) for row in await member.tx.connection.fetch(query)]
-
-
-class SqlAlchemyTasks(Style):
-    kind = KINDS["sqlalchemy-awaited"]
-
-
-class MariaDbThreads(Style):
-    kind = ELSEWHERE["mariadb"]
-
-
-class SqliteThreads(Style):
-    kind = ELSEWHERE["sqlite"]
-
-
-class SqliteTasks(Style):
-    kind = ELSEWHERE["sqlite-awaited"]
-
-
-STYLES_ELSEWHERE: Final[list[type[Style]]] = [MariaDbThreads, SqliteThreads, SqliteTasks]
-STYLES: Final[list[type[Style]]] = [PsycopgThreads, SqlAlchemyThreads, PsycopgTasks, AsyncpgTasks, SqlAlchemyTasks]

@@ -56,7 +56,7 @@ OF_A_PUBLICATION = [
 ]
 
 
-def run_and_kill(scenario: AnyScenario, point: PausePoint, *options: str, style: str = "PsycopgThreads") -> None:
+def run_and_kill(scenario: AnyScenario, point: PausePoint, *options: str, style: str = "psycopg") -> None:
     run_until_killed(
         outbox_worker.main,
         *("--style", style, "--topic", scenario.topic, "--point", point, *options),
@@ -68,7 +68,7 @@ def run_and_kill(scenario: AnyScenario, point: PausePoint, *options: str, style:
 @pytest.mark.parametrize("point", OF_A_BLOCK)
 def test_a_block_is_killed(scenario: PsycopgScenario, open_style: Open, point: PausePoint) -> None:
     successor = open_style()
-    run_and_kill(scenario, point, style=type(successor).__name__)
+    run_and_kill(scenario, point, style=successor.name)
     expected = [1] if point is PausePoint.AFTER_DATABASE_COMMIT else []
     assert event_bodies(scenario.database) == [str(number) for number in expected]
     successor.write(9)
@@ -105,7 +105,7 @@ def test_a_publisher_of_each_library_is_killed(
     scenario: PsycopgScenario, open_style: Open, point: PausePoint, options: tuple[str, ...]
 ) -> None:
     successor = open_style()
-    run_and_kill(scenario, point, "--publisher", *options, style=type(successor).__name__)
+    run_and_kill(scenario, point, "--publisher", *options, style=successor.name)
     successor.write(9)
     assert_published(scenario, *event_bodies(scenario.database))
     assert_in_order(scenario)
@@ -172,12 +172,11 @@ def test_the_broker_aborts_what_a_dead_publisher_on_another_database_has_prepare
     request: pytest.FixtureRequest, kind: str, tier: Tier, point: PausePoint, has_log: bool
 ) -> None:
     with scenario_on(tier, request.getfixturevalue(kind), elsewhere) as (scenario, world):
-        style = "MariaDbThreads" if kind == "mariadb" else "SqliteThreads"
-        check_an_abort_after_a_kill(scenario, world, point, has_log=has_log, style=style)
+        check_an_abort_after_a_kill(scenario, world, point, has_log=has_log, style=kind)
 
 
 def check_an_abort_after_a_kill(
-    scenario: AnyScenario, world: World, point: PausePoint, *, has_log: bool, style: str = "PsycopgThreads"
+    scenario: AnyScenario, world: World, point: PausePoint, *, has_log: bool, style: str = "psycopg"
 ) -> None:
     run_and_kill(scenario, point, "--publisher", style=style)
     world.abort_by_timeout()

@@ -138,16 +138,3 @@ def test_a_fenced_writer_leaves_an_unchanged_row_as_it_was(scenario: PsycopgScen
         assert scenario.row() == before
         assert scenario.write(newer, 2).error is None
     scenario.assert_both_sides_agree()
-
-
-def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connection: psycopg.Connection) -> None:
-    with ready(scenario) as writer:
-        with connection.transaction():
-            connection.execute(
-                "SELECT 1 FROM kafka_transaction_state WHERE transactional_id = %s FOR UPDATE",
-                (scenario.transactional_id,),
-            )
-            writer.coordinator.owned.lock_timeout_ms = 50
-            assert scenario.write(writer, 1).error is not None
-        assert scenario.write(writer, 2).error is None
-    scenario.assert_both_sides_agree()

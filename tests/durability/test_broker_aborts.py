@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -141,23 +142,15 @@ def crash(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureReq
 
 
 @contextmanager
-def restore_before(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """Restore a backup that is older than P."""
+def restore(
+    empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest, *, when: str
+) -> Iterator[Stage]:
+    """Restore a backup that is older than P (`before`), or than its repair alone (`between`)."""
     with one_server(empty, cases) as (node, staging):
         staging.settle(new_database(node))
-        staging.steps(before=node.back_up)
+        staging.steps(**{when: node.back_up})
         node.restore()
-        yield staging.end(OLDER_THAN_P)
-
-
-@contextmanager
-def restore_between(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """Restore a backup that has P, and is older than its repair."""
-    with one_server(empty, cases) as (node, staging):
-        staging.settle(new_database(node))
-        staging.steps(between=node.back_up)
-        node.restore()
-        yield staging.end(OLDER_THAN_Q)
+        yield staging.end(OLDER_THAN_P if when == "before" else OLDER_THAN_Q)
 
 
 @contextmanager
@@ -211,8 +204,8 @@ Event = Callable[[PostgresNode, Sequence[Case], pytest.FixtureRequest], Abstract
 EVENTS: Final[dict[str, Event]] = {
     "failover": failover,
     "crash": crash,
-    "restore-before": restore_before,
-    "restore-between": restore_between,
+    "restore-before": partial(restore, when="before"),
+    "restore-between": partial(restore, when="between"),
     "two-databases": two_databases,
     "tenants": tenants,
     "pooler": pooler,

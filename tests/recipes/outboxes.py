@@ -17,7 +17,7 @@ from dualwrite.recipes.sqlalchemy.outbox_table import waiting_sql
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
-from tests.crash.styles import STYLES, STYLES_ELSEWHERE, MariaDbThreads, Style
+from tests.crash.styles import STYLES, STYLES_ELSEWHERE, Style
 from tests.recipes.pools import prefix_of, written
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, unique
@@ -38,17 +38,17 @@ def scenario(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
     return scenario_of(postgres, emulator)
 
 
-@pytest.fixture(params=STYLES, ids=lambda style: style.__name__)
+@pytest.fixture(params=STYLES)
 def open_style(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Iterator[Open]:
     yield from _opening(request.param, scenario)
 
 
-def _opening(kind: type[Style], scenario: AnyScenario) -> Iterator[Open]:
+def _opening(name: str, scenario: AnyScenario) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def open_one(outbox: Outbox | None = None, *, url: sa.URL | None = None, **settings: Any) -> Style:
             url = url or scenario.database.engine.url
-            return stack.enter_context(kind(url, scenario.topic, **settings_for(scenario, outbox, **settings)))
+            return stack.enter_context(Style(name, url, scenario.topic, **settings_for(scenario, outbox, **settings)))
 
         yield open_one
 
@@ -56,9 +56,9 @@ def _opening(kind: type[Style], scenario: AnyScenario) -> Iterator[Open]:
 # ---- on each database; a module imports these as `scenario` and `open_style` ----------------------------------------
 
 
-@pytest.fixture(params=[*STYLES, *STYLES_ELSEWHERE], ids=lambda style: style.__name__)
-def any_style(request: pytest.FixtureRequest) -> type[Style]:
-    style: type[Style] = request.param
+@pytest.fixture(params=[*STYLES, *STYLES_ELSEWHERE])
+def any_style(request: pytest.FixtureRequest) -> str:
+    style: str = request.param
     return style
 
 
@@ -70,11 +70,11 @@ def scenario_anywhere(request: pytest.FixtureRequest, emulator: Emulator) -> Any
     style = request.getfixturevalue("any_style")
     if style in STYLES:
         return scenario_of(request.getfixturevalue("postgres"), emulator)
-    return elsewhere(request.getfixturevalue("mariadb" if style is MariaDbThreads else "sqlite"), emulator)
+    return elsewhere(request.getfixturevalue("mariadb" if style == "mariadb" else "sqlite"), emulator)
 
 
 @pytest.fixture
-def open_any_style(any_style: type[Style], scenario: AnyScenario) -> Iterator[Open]:
+def open_any_style(any_style: str, scenario: AnyScenario) -> Iterator[Open]:
     yield from _opening(any_style, scenario)
 
 

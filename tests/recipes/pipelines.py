@@ -66,12 +66,13 @@ class Site(Ends):
     def place(self) -> OffsetPlace:
         return OffsetsInDatabase(self.database.engine) if self._place == "database" else OffsetsInTransaction()
 
-    def writer(self, pause: PauseHook | None = None) -> DualWriter:
+    def writer(self, pause: PauseHook | None = None, **settings: Any) -> DualWriter:
         writer = DualWriter(
             self.database.engine,
             bootstrap_servers=self.emulator.bootstrap_servers,
             transactional_id=unique("mover"),
             pause=pause,
+            **settings,
         )
         self._to_close.append(writer)
         return writer

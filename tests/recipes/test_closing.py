@@ -79,16 +79,20 @@ class FirstAttempt:
                 raise RowLockTimeoutError("the first attempt of the background has failed")
 
 
+def let_background_try(face: Face) -> None:
+    deadline_s = time.monotonic() + LONG_S
+    while not face.writer.status.background_failures_total:
+        assert time.monotonic() < deadline_s, "the background has not tried"
+        face.breathe()
+
+
 def pool_in_doubt(how: How, world: World) -> Face:
     """Return a pool that has decided event 1 without Kafka's confirmation, and whose background waits."""
     pause: Any = FirstAttempt()
     face = Face(world, how, pause)
     world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
     face.write(1)
-    deadline_s = time.monotonic() + LONG_S
-    while not face.writer.status.background_failures_total:
-        assert time.monotonic() < deadline_s, "the background has not tried"
-        face.breathe()
+    let_background_try(face)
     assert face.writer.status.set_aside == (f"{world.name}-0",)
     return face
 
@@ -291,10 +295,7 @@ def test_a_commit_without_a_response_is_resolved(world: World, how: How, applied
     face = Face(world, how, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
     with pytest.raises(OutcomeUnknown):
         face.write(1)
-    deadline_s = time.monotonic() + LONG_S
-    while not face.writer.status.background_failures_total:
-        assert time.monotonic() < deadline_s, "the background has not tried"
-        face.breathe()
+    let_background_try(face)
     world.database.come_back()
     face.close()
     world.assert_both_sides_have(*([1] if applied else []))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -24,12 +24,12 @@ from dualwrite.errors import (
 from dualwrite.recipes.consume import steps as consume_steps
 from dualwrite.recipes.consume.consume import ConsumedRecord, ConsumeTransformWrite
 from dualwrite.recipes.consume.steps import blames_records, is_transient
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.recipes.pipelines import Site, carry, copy, insert
 from tests.recipes.pipelines import library as library
 from tests.recipes.pipelines import site as site
 from tests.support.conditions import until
-from tests.support.databases import event_bodies, unique
+from tests.support.databases import event_bodies
 from tests.support.topics import read_topic
 
 VALUES = "abcdefghij"
@@ -136,28 +136,25 @@ def without(pipeline: ConsumeTransformWrite, site: Site, expected: dict[str, str
     assert sorted(value[:1] for _, value in read_topic(site.emulator.bootstrap_servers, "out")) == good
 
 
-def test_what_the_broker_finds_too_large_is_set_aside(site: Site) -> None:
+UNSENDABLE: dict[str, tuple[bytes, Callable[[bytes], Any], str]] = {
+    "the broker finds it too large": (b"dg", lambda value: value * 5_000, "DeliveryError"),
+    "it is larger than the producer sends": (b"c", lambda value: value * 2_000_000, "InvalidRecordError"),
+    "it is no bytes": (b"e", lambda value: object(), "InvalidRecordError"),
+}
+
+
+@pytest.mark.parametrize("why", UNSENDABLE)
+def test_what_cannot_be_sent_is_set_aside(site: Site, why: str) -> None:
     """The error does not name the record: the batch is divided until it is alone."""
+    bad, spoilt, error = UNSENDABLE[why]
     site.fill(*VALUES)
 
     def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
         assert record.value is not None
         insert(tx, record.value.decode())
-        tx.send("out", record.value * (5_000 if record.value in b"dg" else 1))
+        tx.send("out", spoilt(record.value) if record.value in bad else record.value)
 
-    without(site.pipeline(handle, poison=set_aside), site, {"d": "DeliveryError", "g": "DeliveryError"})
-
-
-def test_what_cannot_be_sent_is_set_aside(site: Site) -> None:
-    site.fill(*VALUES)
-
-    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
-        assert record.value is not None
-        insert(tx, record.value.decode())
-        value: Any = object() if record.value == b"e" else record.value
-        tx.send("out", value)
-
-    without(site.pipeline(handle, poison=set_aside), site, {"e": "InvalidRecordError"})
+    without(site.pipeline(handle, poison=set_aside), site, dict.fromkeys(bad.decode(), error))
 
 
 def test_what_cannot_be_serialized_is_set_aside(site: Site) -> None:
@@ -168,25 +165,8 @@ def test_what_cannot_be_serialized_is_set_aside(site: Site) -> None:
             raise ValueError("not in the schema")
         return value
 
-    writer = DualWriter(
-        site.database.engine,
-        bootstrap_servers=site.emulator.bootstrap_servers,
-        transactional_id=unique("mover"),
-        value_serializer=serialize,
-    )
-    site._to_close.append(writer)
+    writer = site.writer(value_serializer=serialize)
     without(site.pipeline(writer=writer, poison=set_aside), site, {"f": "InvalidRecordError"})
-
-
-def test_what_is_larger_than_the_producer_sends_is_set_aside(site: Site) -> None:
-    site.fill(*VALUES)
-
-    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
-        assert record.value is not None
-        insert(tx, record.value.decode())
-        tx.send("out", record.value * (2_000_000 if record.value == b"c" else 1))
-
-    without(site.pipeline(handle, poison=set_aside), site, {"c": "InvalidRecordError"})
 
 
 def test_what_the_database_refuses_at_the_end_of_the_block_is_set_aside(site: Site) -> None:
@@ -211,13 +191,7 @@ def test_what_the_database_refuses_at_the_end_of_the_block_is_set_aside(site: Si
 def test_a_batch_that_makes_too_much_is_made_smaller(site: Site) -> None:
     """The output of one record fits, that of ten does not; a record with too much output by itself is poison."""
     site.fill(*VALUES)
-    writer = DualWriter(
-        site.database.engine,
-        bootstrap_servers=site.emulator.bootstrap_servers,
-        transactional_id=unique("mover"),
-        max_buffered_bytes=2_500,
-    )
-    site._to_close.append(writer)
+    writer = site.writer(max_buffered_bytes=2_500)
 
     def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
         assert record.value is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.recipes.pipelines import emulator as emulator
 from tests.recipes.pipelines import library as library
 from tests.recipes.pipelines import site as site
 from tests.support.conditions import until
-from tests.support.consumers import Consumers, confluent_kafka
+from tests.support.consumers import Consumers, confluent_kafka, kafka_python
 from tests.support.databases import Database, event_bodies
 
 
@@ -196,29 +197,11 @@ def test_offsets_in_the_database_need_no_reset(emulator: Emulator, sqlite: Datab
     carry(first.pipeline(), 4)
     first.close()
 
-    def strict(bootstrap_servers: str, group: str) -> Any:
-        if library_name == "kafka-python":
-            from kafka import KafkaConsumer
-
-            return KafkaConsumer(
-                bootstrap_servers=bootstrap_servers,
-                group_id=group,
-                auto_offset_reset="none",
-                enable_auto_commit=False,
-                isolation_level="read_committed",
-                metadata_max_age_ms=500,
-            )
-        from confluent_kafka import Consumer
-
-        return Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": group,
-                "auto.offset.reset": "error",
-                "enable.auto.commit": False,
-            }
-        )
-
+    strict = (
+        partial(kafka_python, auto_offset_reset="none")
+        if library_name == "kafka-python"
+        else partial(confluent_kafka, settings={"auto.offset.reset": "error"})
+    )
     site = Site(emulator, sqlite, strict, "database")
     site.fill("e", "f")
     carry(site.pipeline(), 2)
@@ -291,20 +274,7 @@ def test_a_record_from_before_is_of_another_log(logs: tuple[ConsumedLogs, FakeCo
 
 @pytest.mark.parametrize("place", ["database", "transaction"])
 def test_a_consumer_that_took_too_long_joins_its_group_again(sqlite: Database, place: str) -> None:
-    def impatient(bootstrap_servers: str, group: str) -> Any:
-        library: Any = import_module("confluent_kafka")
-        return library.Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": 600,
-                "max.poll.interval.ms": 600,
-                "heartbeat.interval.ms": 150,
-            }
-        )
-
+    impatient = partial(confluent_kafka, session_timeout_ms=600, settings={"max.poll.interval.ms": 600})
     config = BrokerConfig(
         offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1, group_min_session_timeout_ms=500
     )

@@ -125,31 +125,44 @@ class Site:
         return Producer(bootstrap_servers=self.emulator.bootstrap_servers, linger_ms=0)
 
 
-@pytest.mark.parametrize("batch", [True, False])
-@pytest.mark.parametrize("library", list(LIBRARIES))
-def test_records_that_faststream_cannot_read_are_written(
-    sqlite: SqliteDatabase, emulator: Emulator, library: str, batch: bool
-) -> None:
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def site(sqlite: SqliteDatabase, emulator: Emulator, library: str) -> Site:
+    return Site(sqlite, emulator, library)
+
+
+@pytest.fixture
+def with_rows(postgres: PostgresDatabase, emulator: Emulator, library: str) -> Site:
+    """On a database whose transactions wait for rows of others."""
+    return Site(postgres, emulator, library)
+
+
+@pytest.fixture(params=[True, False], ids=["batch", "single"])
+def either(request: pytest.FixtureRequest, sqlite: SqliteDatabase, emulator: Emulator, library: str) -> Site:
+    """A subscriber of batches, and one of single messages."""
+    return Site(sqlite, emulator, library, batch=request.param)
+
+
+def test_records_that_faststream_cannot_read_are_written(either: Site) -> None:
     """Its parser takes headers for text, and its decoder believes a content type."""
-    site = Site(sqlite, emulator, library, batch=batch)
-    with site.producer() as producer:
-        producer.send(site.topic, "0")
-        producer.send(site.topic, "1", headers={"binary": b"\xff"})
-        producer.send(site.topic, "2", headers={"none": None})
-        producer.send(site.topic, "{", headers={"content-type": "application/json"})
-        producer.send(site.topic, b"\xc3\xa4", headers={"content-type": "text/plain"})
-        producer.send(site.topic, "5")
-    site.consume(lambda: "5" in site.bodies())
-    assert site.bodies() == ["0", "1", "2", "{", "ä", "5"]
+    with either.producer() as producer:
+        producer.send(either.topic, "0")
+        producer.send(either.topic, "1", headers={"binary": b"\xff"})
+        producer.send(either.topic, "2", headers={"none": None})
+        producer.send(either.topic, "{", headers={"content-type": "application/json"})
+        producer.send(either.topic, b"\xc3\xa4", headers={"content-type": "text/plain"})
+        producer.send(either.topic, "5")
+    either.consume(lambda: "5" in either.bodies())
+    assert either.bodies() == ["0", "1", "2", "{", "ä", "5"]
 
 
-@pytest.mark.parametrize("batch", [True, False])
-@pytest.mark.parametrize("library", list(LIBRARIES))
-def test_what_does_not_reach_take_is_read_again(
-    sqlite: SqliteDatabase, emulator: Emulator, library: str, batch: bool
-) -> None:
+def test_what_does_not_reach_take_is_read_again(either: Site) -> None:
     """The subscriber, a middleware or a dependency has raised."""
-    site = Site(sqlite, emulator, library, batch=batch)
     failures = iter(range(3))
 
     async def fail_thrice(message: Any) -> None:
@@ -157,14 +170,14 @@ def test_what_does_not_reach_take_is_read_again(
             raise ValueError(number)
 
     numbers = itertools.count()
-    with site.producer() as producer:
+    with either.producer() as producer:
 
         def some_are_written() -> bool:
-            producer.send(site.topic, str(next(numbers)))
-            return len(site.bodies()) > 5
+            producer.send(either.topic, str(next(numbers)))
+            return len(either.bodies()) > 5
 
-        site.consume(some_are_written, before=fail_thrice)
-    written = site.bodies()
+        either.consume(some_are_written, before=fail_thrice)
+    written = either.bodies()
     assert written == [str(number) for number in range(len(written))]
 
 
@@ -183,33 +196,28 @@ class FailsOnReceipt(BaseMiddleware[Any, Any]):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-@pytest.mark.parametrize("batch", [True, False])
-@pytest.mark.parametrize("library", list(LIBRARIES))
 def test_what_a_middleware_drops_before_it_is_parsed_is_read_again(
-    sqlite: SqliteDatabase, emulator: Emulator, library: str, batch: bool, number: int, monkeypatch: pytest.MonkeyPatch
+    either: Site, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first message of the group, which has no row yet, and a later one."""
-    site = Site(sqlite, emulator, library, batch=batch)
     monkeypatch.setattr(FailsOnReceipt, "value", str(number).encode())
     monkeypatch.setattr(FailsOnReceipt, "failures_left", 2)
     numbers = itertools.count()
-    with site.producer() as producer:
+    with either.producer() as producer:
 
         def some_are_written() -> bool:
-            producer.send(site.topic, str(next(numbers)))
-            return len(site.bodies()) > 8
+            producer.send(either.topic, str(next(numbers)))
+            return len(either.bodies()) > 8
 
-        site.consume(some_are_written, middlewares=lambda billing: [billing.middleware, FailsOnReceipt])
-    written = site.bodies()
+        either.consume(some_are_written, middlewares=lambda billing: [billing.middleware, FailsOnReceipt])
+    written = either.bodies()
     assert FailsOnReceipt.failures_left == 0
     assert written == [str(number) for number in range(len(written))]
 
 
-@pytest.mark.parametrize("library", list(LIBRARIES))
 def test_a_middleware_that_may_drop_a_message_unnoticed_is_refused(
-    sqlite: SqliteDatabase, emulator: Emulator, library: str, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = Site(sqlite, emulator, library)
     send_five(site)
     site.consume(
         lambda: "pass the middleware of this ExactlyOnce to the broker" in caplog.text,
@@ -220,7 +228,6 @@ def test_a_middleware_that_may_drop_a_message_unnoticed_is_refused(
 
 @pytest.mark.parametrize("batch", [True, False])
 @pytest.mark.parametrize("policy", list(AckPolicy))
-@pytest.mark.parametrize("library", list(LIBRARIES))
 async def test_a_subscriber_whose_offsets_faststream_commits_is_refused_and_loses_nothing(
     postgres: PostgresDatabase, emulator: Emulator, library: str, policy: AckPolicy, batch: bool
 ) -> None:
@@ -244,12 +251,8 @@ def commit_offset(site: Site, offset: int) -> None:
     consumer.close()
 
 
-@pytest.mark.parametrize("library", list(LIBRARIES))
-def test_a_quiet_partition_is_put_to_its_row_when_it_is_assigned(
-    sqlite: SqliteDatabase, emulator: Emulator, library: str
-) -> None:
+def test_a_quiet_partition_is_put_to_its_row_when_it_is_assigned(site: Site) -> None:
     """The group's offset in Kafka is ahead of the row, and no message comes that would show it."""
-    site = Site(sqlite, emulator, library)
     values = send_five(site)
     site.consume(lambda: site.bodies() == values)
     with site.producer() as producer:
@@ -261,15 +264,13 @@ def test_a_quiet_partition_is_put_to_its_row_when_it_is_assigned(
 
 
 @pytest.mark.parametrize("records", [2, 8], ids=["shorter", "longer"])
-@pytest.mark.parametrize("library", list(LIBRARIES))
 def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(
-    sqlite: SqliteDatabase, emulator: Emulator, library: str, records: int, caplog: pytest.LogCaptureFixture
+    site: Site, records: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = Site(sqlite, emulator, library)
     values = send_five(site)
     site.consume(lambda: site.bodies() == values)
-    emulator.call_in_loop(lambda: emulator.cluster.delete_topic(site.topic))
-    emulator.create_topic(site.topic)
+    site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic(site.topic))
+    site.emulator.create_topic(site.topic)
     with site.producer() as producer:
         for number in range(records):
             producer.send(site.topic, f"new {number}")
@@ -277,14 +278,10 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(
     assert site.bodies() == values
 
 
-@pytest.mark.parametrize("library", list(LIBRARIES))
-def test_a_log_that_lost_its_end_is_told_of(
-    sqlite: SqliteDatabase, emulator: Emulator, library: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    site = Site(sqlite, emulator, library)
+def test_a_log_that_lost_its_end_is_told_of(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     values = send_five(site)
     site.consume(lambda: site.bodies() == values)
-    with sqlite.engine.begin() as connection:
+    with site.database.engine.begin() as connection:
         connection.execute(sa.update(kafka_consumed_offset).values(next_offset=50))
     site.consume(lambda: "ends at offset 5, but was consumed up to 50" in caplog.text)
     assert site.bodies() == values
@@ -339,12 +336,9 @@ def assert_written_once(site: Site, values: list[str]) -> None:
     assert [value for _, value in read_topic(site.emulator.bootstrap_servers, OUT)] == values
 
 
-@pytest.mark.parametrize("library", list(LIBRARIES))
-async def test_the_partition_is_lost_in_the_middle_of_a_block(
-    postgres: PostgresDatabase, emulator: Emulator, library: str
-) -> None:
+async def test_the_partition_is_lost_in_the_middle_of_a_block(with_rows: Site) -> None:
     """The other member reads the same records, waits for the row, and finds it moved."""
-    site = Site(postgres, emulator, library)
+    site = with_rows
     values = send_five(site)
     consumers: list[Any] = []
 
@@ -353,7 +347,7 @@ async def test_the_partition_is_lost_in_the_middle_of_a_block(
 
     def one_waits() -> bool:
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
-        with postgres.aside.connect() as connection:
+        with site.database.aside.connect() as connection:
             return bool(connection.scalar(sa.text(waiting)))
 
     held = Held()
@@ -390,12 +384,9 @@ async def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_ti
     assert_written_once(site, values)
 
 
-@pytest.mark.parametrize("library", list(LIBRARIES))
-async def test_the_service_is_stopped_in_the_middle_of_a_block(
-    postgres: PostgresDatabase, emulator: Emulator, library: str
-) -> None:
+async def test_the_service_is_stopped_in_the_middle_of_a_block(with_rows: Site) -> None:
     """Longer than FastStream waits for it: the block is cancelled, and the next service writes its records."""
-    site = Site(postgres, emulator, library)
+    site = with_rows
     values = send_five(site)
     held = Held()
     async with site.member(held), asyncio.timeout(60):

@@ -30,7 +30,6 @@ from tests.recipes.outboxes import (
 from tests.recipes.pools import QUIET_LEASE_MS, put, write
 from tests.recipes.test_refused_blocks import CAUSES, REFUSING
 from tests.support.conditions import until
-from tests.support.databases import event_bodies
 
 __all__ = ["open_style", "scenario"]  # fixtures
 
@@ -245,23 +244,3 @@ def test_a_block_that_cannot_be_read_is_taken_out(scenario: PsycopgScenario, dam
         pool.recover()
         assert pool.status.refused == ()
         until(lambda: in_order(scenario) == ["1", "3"])
-
-
-def test_a_block_that_is_taken_out_is_not_published_and_the_others_are(
-    scenario: PsycopgScenario, emulator: Emulator
-) -> None:
-    emulator.create_topic(REFUSING)
-    TOO_LARGE.begin(emulator)
-    with outbox_pool(scenario) as pool:
-        write(pool, scenario, 1)
-        write_refused(pool, scenario, 2)
-        write(pool, scenario, 3)
-        until(lambda: bool(pool.status.refused))
-        (refused,) = pool.status.refused
-        taken = take_out(scenario.database.aside, scenario.transactional_id, refused.seq, apply=True)
-        assert [record.topic for record in taken.records] == [scenario.topic, REFUSING]
-        pool.recover()
-        assert pool.status.refused == ()
-        until(lambda: in_order(scenario) == ["1", "3"])
-        assert event_bodies(scenario.database) == ["1", "2", "3"]
-        assert waiting(scenario) == 0

@@ -22,14 +22,11 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.outcome import outcome_of
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -362,27 +359,6 @@ def test_a_cursor_factory_that_is_no_class(
 
 
 # -- the row --
-
-
-def test_a_row_that_was_locked_by_another_transaction_is_not_written(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
-) -> None:
-    writer.recover()
-    database = writer.backend.database
-    assert isinstance(database, PsycopgDatabase)
-    transaction = PsycopgTransaction(connection, RecordBuffer(), None, database._pin)
-    blocking.run(transaction.begin())
-    blocking.run(
-        transaction.write(
-            scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"), manifest=""
-        )
-    )
-    with pytest.raises(StateRowError, match="bypassed psycopg"):  # the row was not locked
-        blocking.run(transaction.commit())
-    assert not transaction.commit_was_sent
-    blocking.run(transaction.rollback())
-    blocking.run(transaction.close())
-    assert scenario.row().is_empty
 
 
 def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScenario) -> None:

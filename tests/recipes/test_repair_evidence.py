@@ -167,12 +167,14 @@ def test_records_that_have_left_the_log_are_lost(
     assert_lost(site, *visible, way=RecordsGoneError if deleted == "the first" else PreparedTransactionLost)
 
 
-def write_to(writer: DualWriter, *partitions: int) -> None:
-    """Write a row, and records 1, 2, ... to these partitions."""
+def write_to(writer: DualWriter, *partitions: int, consumes: bool = False) -> None:
+    """Write a row, and records 1, 2, ... to these partitions, and consumed offsets."""
     with writer.transaction() as tx:
         tx.connection.execute(ROWS.insert().values(value="decided"))
         for number, partition in enumerate(partitions, start=1):
             tx.send("orders", str(number), partition=partition)
+        if consumes:
+            tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
 
 
 def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
@@ -394,14 +396,8 @@ def test_an_unreadable_manifest_stops_what_needs_it(site: Site, text: str) -> No
 
 @pytest.mark.usefixtures("nothing_refused")
 def test_consumed_offsets_that_went_with_it_are_not_repaired(site: Site) -> None:
-    def consume(writer: DualWriter) -> None:
-        with writer.transaction() as tx:
-            tx.connection.execute(ROWS.insert().values(value="decided"))
-            tx.send("orders", "decided", partition=0)
-            tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
-
     site.write("before")
-    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, consume)
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, 0, consumes=True))
     let_end(site, Way.INITIALISED)
     assert_lost(site, "before")
 
@@ -411,13 +407,8 @@ def test_consumed_offsets_that_went_with_it_are_not_repaired(site: Site) -> None
 def test_consumed_offsets_alone_prove_nothing(site: Site) -> None:
     """No partition of a topic was written, so the log cannot tell, and the coordinator is believed."""
 
-    def consume(writer: DualWriter) -> None:
-        with writer.transaction() as tx:
-            tx.connection.execute(ROWS.insert().values(value="decided"))
-            tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
-
     site.write("before")
-    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, consume)
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, consumes=True))
     assert site.manifest().partitions == ()
     let_end(site, Way.OPERATOR)
     assert_lost(site, "before")

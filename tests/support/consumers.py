@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 Consumers = Callable[..., Any]
 
 
-def kafka_python(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
+def kafka_python(
+    bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000, auto_offset_reset: str = "earliest"
+) -> Any:
     library: Any = import_module("kafka")
     return library.KafkaConsumer(
         bootstrap_servers=bootstrap_servers,
         group_id=group,
-        auto_offset_reset="earliest",
+        auto_offset_reset=auto_offset_reset,
         enable_auto_commit=False,
         isolation_level="read_committed",
         session_timeout_ms=session_timeout_ms,
@@ -24,7 +27,11 @@ def kafka_python(bootstrap_servers: str, group: str, session_timeout_ms: int = 1
 
 
 def confluent_kafka(
-    bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000, strategy: str = "range,roundrobin"
+    bootstrap_servers: str,
+    group: str,
+    session_timeout_ms: int = 10_000,
+    strategy: str = "range,roundrobin",
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     library: Any = import_module("confluent_kafka")
     return library.Consumer(
@@ -37,6 +44,7 @@ def confluent_kafka(
             "heartbeat.interval.ms": session_timeout_ms // 4,
             "partition.assignment.strategy": strategy,
             "log_level": 0,
+            **settings,
         }
     )
 
