@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, Profile, ResourceType
+from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import (
     AbortableError,
     AnotherClusterError,
@@ -21,6 +22,8 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.judge import refusal_of
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.cli.conftest import Call, Ended
+from tests.support.calls import Calls
+from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase
 
 PROFILES: Final = (Profile.KIP_939, Profile.KAFKA_4_4, Profile.KAFKA_3_9)
@@ -244,3 +247,28 @@ def test_a_pool_is_sound_again_after_a_block(database: Database, emulator: Emula
             tx.send(TOPIC, value="x")
         problems.append(pool.status.problem)
     assert problems == [None, *["another-cluster: AnotherClusterError: x"] * 2, None]
+
+
+@pytest.mark.parametrize("delivery", [Direct(), Outbox(), Direct(when_kafka_is_away="store")], ids=str)
+def test_a_pool_stays_refused_until_its_database_is_adopted(
+    call: Call, postgres: PostgresDatabase, emulator: Emulator, delivery: Direct | Outbox
+) -> None:
+    where: dict[str, Any] = {"bootstrap_servers": emulator.bootstrap_servers, "delivery": delivery, "lease_ms": 300}
+    with DualWriter(postgres.aside, prefix="pooled", **where) as pool:
+        block(pool)
+        until(lambda: len(emulator.records(TOPIC)) == 1)
+    with postgres.aside.begin() as connection:
+        made_in = connection.scalar(sa.text("SELECT made_in_database FROM kafka_transaction_database"))
+        connection.execute(sa.text("UPDATE kafka_transaction_database SET made_in_database = '1'"))
+    with DualWriter(postgres.aside, prefix="pooled", **where) as pool:
+        rounds = Calls(pool.pool.maintenance, "resolve_once")
+        with pytest.raises(DatabaseMovedError), pool.transaction() as tx:
+            tx.send(TOPIC, value="x")
+        pool.pool.start()
+        for number in range(1, 4):
+            until(lambda: rounds.count > number)  # noqa: B023 - it is called in this round
+            assert str(pool.status.problem).startswith("moved-database: DatabaseMovedError: ")
+        with postgres.aside.begin() as connection:
+            connection.execute(sa.text("UPDATE kafka_transaction_database SET made_in_database = :it"), {"it": made_in})
+        until(lambda: pool.status.problem is None)
+        block(pool)

@@ -124,7 +124,8 @@ class PooledBlock:
         except DualWriteError as error:
             self._pool.counts.judge(error)
             raise
-        self._pool.counts.refusal = None
+        if write.transactional_id is not None:  # it had records, and so has passed every check
+            self._pool.counts.refusal = None
 
     async def _commit(self, write: DualWriteProgress) -> None:
         try:
@@ -334,6 +335,7 @@ class PoolCoordinator:
         self._tally = settings.tally
         self._last_block_bell = runtime.bell()
         self.is_of_this_process = True
+        self.outbox: Final = None if new_outbox is None else new_outbox(self.counts)
         self.maintenance: Final = PoolMaintenance(
             settings.prefix,
             registry=self.registry,
@@ -343,8 +345,9 @@ class PoolCoordinator:
             new_coordinator=new_coordinator,
             runtime=runtime,
             availability=availability,
+            outbox=self.outbox,
+            needs_slots=self.outbox is None or settings.diverts,
         )
-        self.outbox: Final = None if new_outbox is None else new_outbox(self.counts)
         self.leases_at_commit: Final = self._diverts
         availability.on_change = self._on_kafka_change
         observe_pool(self)

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
@@ -28,6 +28,14 @@ from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
 from dualwrite.recipes.pool.status import Counts
 
 _log = logging.getLogger(__name__)
+
+
+class Preparable(Protocol):
+    """An outbox."""
+
+    async def prepare_again(self) -> None:
+        """Do what each block needs of the outbox. Raises the errors with which it refuses blocks."""
+
 
 _BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -58,7 +66,10 @@ class PoolMaintenance:
         new_coordinator: NewCoordinator,
         runtime: Runtime,
         availability: Availability,
+        outbox: Preparable | None,
+        needs_slots: bool,
     ) -> None:
+        """`outbox`, and an id if blocks have `needs_slots`, are tried in the background after a block was refused."""
         self._prefix = prefix
         self._registry = registry
         self._counts = counts
@@ -67,6 +78,8 @@ class PoolMaintenance:
         self._new_coordinator = new_coordinator
         self._runtime = runtime
         self._availability = availability
+        self._outbox = outbox
+        self._needs_slots = needs_slots
         self._heartbeat_bell = runtime.bell()
         self._resolver_bell = runtime.bell()
         self._background: tuple[Background, Background] | None = None
@@ -164,8 +177,9 @@ class PoolMaintenance:
             if sweeps:
                 failures = failures + 1 if sweep_errors else 0
                 sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
-                if not errors and not self._registry.places().set_aside:
-                    self._counts.last_background_error = self._counts.refusal = None
+                if not (errors or self._dead_refused or self._registry.places().set_aside):
+                    self._counts.last_background_error = None
+                    errors = await self._try_what_was_refused()
             for error in errors:
                 self._failed(error)
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
@@ -203,6 +217,33 @@ class PoolMaintenance:
         if sweeps:
             sweep_errors = (await self._sweep(gives_way=True))[1]
         return errors + sweep_errors, sweep_errors
+
+    async def _try_what_was_refused(self) -> list[Exception]:
+        """Try what blocks need, if one was refused, and clear the refusal if that succeeds. Return the error if not.
+
+        A service that is not ready because of the refusal may get no requests, so perhaps no block will find out.
+        """
+        refusal = self._counts.refusal
+        try:
+            if refusal is not None and await self._lets_blocks_through() and self._counts.refusal is refusal:
+                self._counts.refusal = None
+        except Exception as error:
+            pass_on_signal(error)
+            return [error]
+        return []
+
+    async def _lets_blocks_through(self) -> bool:
+        """Return whether the outbox is ready and an id was recovered. Raises the errors with which blocks are refused.
+
+        The idle slots are given back first, so that there is an id to recover.
+        """
+        if self._outbox is not None:
+            await self._outbox.prepare_again()
+        if not self._needs_slots:
+            return True
+        await self._give_up_idle()
+        free = [lease for lease in await self._leases.every_lease() if lease.free]
+        return bool(free) and bool(await self._recover_unused(free[0], gives_way=True))
 
     async def _wait_for_kafka(self) -> None:
         """Leave everything as it is while Kafka is away: each attempt would only lock a row in vain."""
@@ -439,7 +480,7 @@ class PoolMaintenance:
             if self._waits(lease):
                 continue
             try:
-                found += await self._recover_expired(lease, gives_way=gives_way)
+                found += await self._recover_unused(lease, gives_way=gives_way)
             except KafkaUnreachableError as error:
                 errors.append(error)
                 break
@@ -456,7 +497,7 @@ class PoolMaintenance:
         for lease in leases:
             if lease.expired and not self._waits(lease):
                 try:
-                    return bool(await self._recover_expired(lease, gives_way=True))
+                    return bool(await self._recover_unused(lease, gives_way=True))
                 except Exception as error:
                     pass_on_signal(error)
                     self._failed(error)
@@ -474,7 +515,7 @@ class PoolMaintenance:
             del self._dead_refused[slot]
             telemetry_of(transactional_id_of(self._prefix, slot)).refused(is_refused=False)
 
-    async def _recover_expired(self, lease: Lease, *, gives_way: bool) -> list[Resolution]:
+    async def _recover_unused(self, lease: Lease, *, gives_way: bool) -> list[Resolution]:
         hand = Hand()
         try:
             return await self._recover_claimed(lease, hand, gives_way=gives_way)
@@ -510,12 +551,19 @@ class PoolMaintenance:
 
     async def give_up_all(self) -> None:
         """Close all slots that no block uses now. Dual writes in doubt stay so, safely, until they are recovered."""
+        await self._give_up_idle()
+        hand = Hand()
+        try:
+            while (aside := self._registry.attend(hand, None)) is not None:
+                await self._part_with(aside, hand)
+        finally:
+            self._registry.let_go(hand)
+
+    async def _give_up_idle(self) -> None:
         hand = Hand()
         try:
             for slot in self._registry.attend_all_idle(hand):
                 await self._part_with(slot, hand)
-            while (aside := self._registry.attend(hand, None)) is not None:
-                await self._part_with(aside, hand)
         finally:
             self._registry.let_go(hand)
 

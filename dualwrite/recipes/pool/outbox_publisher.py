@@ -157,6 +157,12 @@ class OutboxPublisher:
         if not self._is_prepared:
             await self._be_prepared()
 
+    async def prepare_again(self) -> None:
+        """Do what each block needs of the outbox, after one was refused. Raises StoreFullError, and as `prepare`."""
+        self.writes.assert_not_full()
+        self._is_prepared = False
+        await self._be_prepared()
+
     async def _be_prepared(self) -> None:
         """Create the tables and the state row, once: each task would need a connection of its own for it."""
         async with self._preparing:

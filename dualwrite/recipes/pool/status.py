@@ -46,8 +46,8 @@ class PoolStatus:
     behind them wait for a person."""
     refusal: str | None = None
     """Why the last block, or the background, was refused, if others are too until the cause is removed: the name that
-    `dualwrite doctor` has for it, and the error. None again after a block was written, or a round of the background
-    had no errors."""
+    `dualwrite doctor` has for it, and the error. None again after a block with records was written, or the background
+    has tried what blocks need, and was not refused."""
     kafka_away_since_s: float | None = None
     """Since when no broker can be reached, in seconds since 1970; None if Kafka is not known to be away."""
     kafka_problem: str | None = None
