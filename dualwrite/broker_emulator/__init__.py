@@ -3,6 +3,7 @@
 Public names are imported on first access (PEP 562), so that the command line can control what its process loads. Open
 first: `emulator.py`, the emulator as tests use it; then `api/`, the handlers of all requests, and `transactions/`.
 """
+# ruff: noqa: I001 - one import per module; importing each name as itself exports it
 
 from __future__ import annotations
 
@@ -31,71 +32,52 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{NEEDED} ({error})", name=error.name) from error
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
-    from dualwrite.broker_emulator.config import BrokerConfig
-    from dualwrite.broker_emulator.emulator import Emulator
-    from dualwrite.broker_emulator.faults import (
-        CloseAfter,
-        CloseBefore,
-        CrashAfter,
-        CrashBefore,
-        Delay,
-        DropReply,
-        DropRequest,
-        Duplicate,
-        Error,
-        Fault,
-        FaultHandle,
-        Faults,
-        Hold,
-        HoldReply,
-        PartitionError,
-        Reorder,
+    from dualwrite.broker_emulator.clock import (
+        SystemClock as SystemClock,
+        VirtualClock as VirtualClock,
     )
-    from dualwrite.broker_emulator.handles import HeldPoint, LogSnapshot
-    from dualwrite.broker_emulator.pause_points import PausePoint
-    from dualwrite.broker_emulator.profiles import Profile
-    from dualwrite.broker_emulator.security.acl import Acl, AclFilter, AclOperation, PatternType, ResourceType
-    from dualwrite.broker_emulator.security.listener import Listener
-    from dualwrite.broker_emulator.security.sasl.mechanism import Sasl, UnsecuredTokens
-    from dualwrite.broker_emulator.security.tls import ClientAuth, Tls
-
-__all__ = [
-    "Acl",
-    "AclFilter",
-    "AclOperation",
-    "BrokerConfig",
-    "ClientAuth",
-    "CloseAfter",
-    "CloseBefore",
-    "CrashAfter",
-    "CrashBefore",
-    "Delay",
-    "DropReply",
-    "DropRequest",
-    "Duplicate",
-    "Emulator",
-    "Error",
-    "Fault",
-    "FaultHandle",
-    "Faults",
-    "HeldPoint",
-    "Hold",
-    "HoldReply",
-    "Listener",
-    "LogSnapshot",
-    "PartitionError",
-    "PatternType",
-    "PausePoint",
-    "Profile",
-    "Reorder",
-    "ResourceType",
-    "Sasl",
-    "SystemClock",
-    "Tls",
-    "UnsecuredTokens",
-    "VirtualClock",
-]
+    from dualwrite.broker_emulator.config import BrokerConfig as BrokerConfig
+    from dualwrite.broker_emulator.emulator import Emulator as Emulator
+    from dualwrite.broker_emulator.faults import (
+        CloseAfter as CloseAfter,
+        CloseBefore as CloseBefore,
+        CrashAfter as CrashAfter,
+        CrashBefore as CrashBefore,
+        Delay as Delay,
+        DropReply as DropReply,
+        DropRequest as DropRequest,
+        Duplicate as Duplicate,
+        Error as Error,
+        Fault as Fault,
+        FaultHandle as FaultHandle,
+        Faults as Faults,
+        Hold as Hold,
+        HoldReply as HoldReply,
+        PartitionError as PartitionError,
+        Reorder as Reorder,
+    )
+    from dualwrite.broker_emulator.handles import (
+        HeldPoint as HeldPoint,
+        LogSnapshot as LogSnapshot,
+    )
+    from dualwrite.broker_emulator.pause_points import PausePoint as PausePoint
+    from dualwrite.broker_emulator.profiles import Profile as Profile
+    from dualwrite.broker_emulator.security.acl import (
+        Acl as Acl,
+        AclFilter as AclFilter,
+        AclOperation as AclOperation,
+        PatternType as PatternType,
+        ResourceType as ResourceType,
+    )
+    from dualwrite.broker_emulator.security.listener import Listener as Listener
+    from dualwrite.broker_emulator.security.sasl.mechanism import (
+        Sasl as Sasl,
+        UnsecuredTokens as UnsecuredTokens,
+    )
+    from dualwrite.broker_emulator.security.tls import (
+        ClientAuth as ClientAuth,
+        Tls as Tls,
+    )
 
 PUBLIC_NAMES = {
     "clock": ("SystemClock", "VirtualClock"),
@@ -128,6 +110,8 @@ PUBLIC_NAMES = {
     "security.tls": ("ClientAuth", "Tls"),
 }
 """The public names, by the module that defines them."""
+
+__all__ = sorted(name for names in PUBLIC_NAMES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:

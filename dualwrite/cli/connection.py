@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.cli.command_config import settings_of_file
+from dualwrite.cli.numbers import number_option
 from dualwrite.config import AdminConfig, ProducerConfig, of_connections
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.sqlalchemy.engines import prepare_nothing
@@ -84,10 +85,10 @@ def _with_kafka(command: Callable[..., None], *, required: bool, publishes: bool
         command(*arguments, access=access, **options)
 
     for option in (
-        click.option(
+        number_option(
             "--timeout-ms",
-            type=click.IntRange(min=1),
             metavar="MS",
+            least=1,
             help="How long one request to Kafka may take, including retries: by default "
             f"{DEFAULT_TIMEOUT_MS}, and {DEFAULT_REACH_MS} until a broker has responded.",
         ),

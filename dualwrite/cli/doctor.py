@@ -25,6 +25,7 @@ from dualwrite.cli.doctor_ids import Ids, id_checks, ids_of, right_check
 from dualwrite.cli.doctor_kafka import cluster_checks, topic_checks
 from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
 from dualwrite.cli.groups import Command
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import counted, print_json, print_labelled, print_table
 from dualwrite.errors import DualWriteError
 from dualwrite.guarantee import Guarantee
@@ -54,12 +55,11 @@ _NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be 
     help="Check whether this client may write to this topic, and whether its aborted records can be published again; "
     "may be repeated.",
 )
-@click.option(
+@number_option(
     "--max-stored-age",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
     metavar="SECONDS",
+    least=0.0,
+    default=60.0,
     help="Warn of stored blocks that have waited for longer than this.",
 )
 @json_option

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-import click
 from rich.console import RenderableType
 from rich.live import Live
 
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import console
 
 DEFAULT_INTERVAL_S = 2.0
@@ -20,12 +20,11 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 def interval_option(command: Command) -> Command:
     """Add `--interval`, the pause between two updates of the view."""
-    return click.option(
+    return number_option(
         "--interval",
-        type=click.FloatRange(min=0.1),
-        default=DEFAULT_INTERVAL_S,
-        show_default=True,
         metavar="SECONDS",
+        least=0.1,
+        default=DEFAULT_INTERVAL_S,
         help="Time between two updates of the view.",
     )(command)
 

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from dualwrite.cli.connection import KafkaAccess, database_option, publishing_kafka_options, schema_option
 from dualwrite.cli.failures import sentence
 from dualwrite.cli.groups import Command
+from dualwrite.cli.numbers import number_option
 from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError, DualWriteError, StateRowError, StateTableError
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -34,25 +35,17 @@ _LOOK_S: Final = 1.0
 @click.option(
     "--prefix", "prefixes", multiple=True, required=True, metavar="TEXT", help="Of the pool; may be repeated."
 )
-@click.option(
-    "--poll-ms",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    metavar="MS",
-    help="How soon blocks added by other processes are noticed.",
+@number_option(
+    "--poll-ms", metavar="MS", least=1, default=5, help="How soon blocks added by other processes are noticed."
 )
-@click.option(
+@number_option(
     "--linger-ms",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
     metavar="MS",
+    default=0,
     help="How long to let blocks wait after a batch, for larger and fewer batches.",
 )
-@click.option(
+@number_option(
     "--prepare-threshold",
-    type=click.IntRange(min=0),
     metavar="N",
     help="With psycopg: prepare a statement once it was executed N times. Not through a pooler like PgBouncer.",
 )

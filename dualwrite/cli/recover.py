@@ -25,6 +25,7 @@ from dualwrite.cli.connection import (
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.forgotten import Chosen, forget_each
 from dualwrite.cli.groups import Command
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.taken_out import block_names, document_of, keeping_in, print_each, take_out_each
@@ -84,12 +85,10 @@ _HEADERS: Final = (
     apply=("Resolve the transactions that are found, or only report them, which is the default and changes nothing."),
     min_age="Leave a transaction to its owner until it has been open for this long.",
 )
-@click.option(
+@number_option(
     "--lock-timeout-ms",
-    type=click.IntRange(min=0),
-    default=100,
-    show_default=True,
     metavar="MS",
+    default=100,
     help="A row that is still locked after this time is in use, and is left alone.",
 )
 @click.option(

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import click
 
 from dualwrite.cli.failures import LEFT, UNUSABLE, exit_code, sentence
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import print_json_line
 
 
@@ -42,14 +43,7 @@ def round_options(*, apply: str, min_age: str) -> Callable[[Command], Command]:
                 help="Repeat until SIGTERM or SIGINT, with this pause between two rounds.",
             ),
             click.option("--once", is_flag=True, help="Run one round; the default."),
-            click.option(
-                "--min-age",
-                type=click.FloatRange(min=0),
-                default=60.0,
-                show_default=True,
-                metavar="SECONDS",
-                help=min_age,
-            ),
+            number_option("--min-age", metavar="SECONDS", least=0.0, default=60.0, help=min_age),
             click.option("--apply/--dry-run", default=False, help=apply),
         ):
             command = option(command)

@@ -10,6 +10,7 @@ import click
 from dualwrite.cli.colours import Meaning
 from dualwrite.cli.connection import json_option
 from dualwrite.cli.failures import LEFT
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import print_json, print_labelled
 from dualwrite.cli.spark_store import AnyStore, StoreAccess, sink_option, store_options
 from dualwrite.errors import DualWriteError
@@ -27,12 +28,11 @@ _FILE_AGE_DAYS: Final = 7
 @click.command("gc", short_help="Delete old batches from the commit store.")
 @store_options(with_kafka=False)
 @sink_option
-@click.option(
+@number_option(
     "--keep",
-    type=click.IntRange(min=1),
-    default=DEFAULT_RETENTION_BATCHES,
-    show_default=True,
     metavar="BATCHES",
+    least=1,
+    default=DEFAULT_RETENTION_BATCHES,
     help="How many to keep of each query, and of all batch jobs of a sink together.",
 )
 @click.option(
@@ -41,20 +41,18 @@ _FILE_AGE_DAYS: Final = 7
     metavar="ID",
     help="The application of this sink will not be started again: drop its staging tables. May be repeated.",
 )
-@click.option(
+@number_option(
     "--min-age",
-    type=click.FloatRange(min=0),
-    default=DEFAULT_MIN_AGE_MS / 1000,
-    show_default=True,
     metavar="SECONDS",
+    least=0.0,
+    default=DEFAULT_MIN_AGE_MS / 1000,
     help="Drop nothing of a sink that has changed within this time.",
 )
-@click.option(
+@number_option(
     "--file-age",
-    type=click.FloatRange(min=0),
-    default=_FILE_AGE_DAYS,
-    show_default=True,
     metavar="DAYS",
+    least=0.0,
+    default=_FILE_AGE_DAYS,
     help="Delete unreferenced data files that are older than the sink's last plan by this.",
 )
 @click.option("--apply/--dry-run", default=False, help="Delete, or only report how many, which is the default.")

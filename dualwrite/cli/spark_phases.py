@@ -11,6 +11,7 @@ import click
 from dualwrite.cli.connection import json_option
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Command
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import console, print_json
 from dualwrite.cli.phases_picture import picture
 from dualwrite.cli.spark_store import sink_option
@@ -42,9 +43,7 @@ class _NothingFoundError(click.ClickException):
     help="The driver's log (default: standard input).",
 )
 @sink_option
-@click.option(
-    "--last", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="How many batches of each sink."
-)
+@number_option("--last", metavar="N", least=1, default=50, help="How many batches of each sink.")
 @click.option("--svg", type=click.File("w", encoding="utf-8"), help="Write a picture to this file instead.")
 @json_option
 def command(*, log: TextIO, sink_ids: tuple[str, ...], last: int, svg: TextIO | None, as_json: bool) -> None:

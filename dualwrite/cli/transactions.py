@@ -22,6 +22,7 @@ from dualwrite.admin import (
 )
 from dualwrite.cli.connection import KafkaAccess, json_option, kafka_options
 from dualwrite.cli.groups import Group
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import print_json, print_table, shown
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -95,12 +96,7 @@ def _command(name: str, summary: str) -> Callable[[Callable[..., None]], click.C
     metavar="N",
     help="Only this producer id; may be repeated.",
 )
-@click.option(
-    "--duration-filter",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    help="Only those that started longer ago (KIP-994).",
-)
+@number_option("--duration-filter", metavar="MS", help="Only those that started longer ago (KIP-994).")
 @click.option("--transactional-id-pattern", metavar="RE2", help="Only ids that this pattern matches (KIP-1152).")
 def _list(
     admin: TransactionAdmin,
@@ -171,12 +167,7 @@ def described_document(found: TransactionDescription, now_ms: int) -> dict[str, 
 @_command("describe-producers", "Describe the producers of a partition.")
 @click.option("--topic", required=True, metavar="NAME", help="The topic.")
 @click.option("--partition", required=True, type=click.IntRange(min=0), metavar="N", help="Its partition.")
-@click.option(
-    "--broker-id",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Query the replica of this broker instead of the leader.",
-)
+@number_option("--broker-id", metavar="N", help="Query the replica of this broker instead of the leader.")
 def _describe_producers(
     admin: TransactionAdmin, topic: str, partition: int, broker_id: int | None, as_json: bool
 ) -> None:
@@ -197,15 +188,10 @@ def _producer(row: ActiveProducer) -> tuple[object, ...]:
 
 @_command("find-hanging", "Find transactions that no coordinator will ever end.")
 @click.option("--topic", metavar="NAME", help="Search this topic.")
-@click.option("--partition", type=click.IntRange(min=0), metavar="N", help="Search this partition of it.")
-@click.option("--broker-id", type=click.IntRange(min=0), metavar="N", help="Search the replicas of this broker.")
-@click.option(
-    "--max-transaction-timeout",
-    type=click.IntRange(min=0),
-    default=15,
-    show_default=True,
-    metavar="MINUTES",
-    help="At least the brokers' transaction.max.timeout.ms.",
+@number_option("--partition", metavar="N", help="Search this partition of it.")
+@number_option("--broker-id", metavar="N", help="Search the replicas of this broker.")
+@number_option(
+    "--max-transaction-timeout", metavar="MINUTES", default=15, help="At least the brokers' transaction.max.timeout.ms."
 )
 def _find_hanging(
     admin: TransactionAdmin,
@@ -256,9 +242,7 @@ def _hanging_document(row: HangingTransaction) -> dict[str, Any]:
 @_command("abort", "Abort a hanging transaction on one partition.")
 @click.option("--topic", required=True, metavar="NAME", help="The topic.")
 @click.option("--partition", required=True, type=click.IntRange(min=0), metavar="N", help="Its partition.")
-@click.option(
-    "--start-offset", type=click.IntRange(min=0), metavar="N", help="Where the transaction starts (brokers since 3.0)."
-)
+@number_option("--start-offset", metavar="N", help="Where the transaction starts (brokers since 3.0).")
 @click.option("--producer-id", type=int, metavar="N", help="For older brokers, with the next two options.")
 @click.option("--producer-epoch", type=int, metavar="N", help="For older brokers.")
 @click.option("--coordinator-epoch", type=int, metavar="N", help="For older brokers; -1 if it is not known.")

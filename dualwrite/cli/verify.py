@@ -22,6 +22,7 @@ from dualwrite.cli.connection import (
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Command
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import ask, counted, print_json
 from dualwrite.cli.verify_kafka import RETENTION_MS, CannotRunError
 from dualwrite.cli.verify_run import Plan, Run, Verified, prefix_of
@@ -38,61 +39,28 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
 @kafka_options
 @database_option(required=True)
 @schema_option
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=1, max=_MOST_SECONDS),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to write.",
+@number_option("--seconds", metavar="SECONDS", least=1.0, most=_MOST_SECONDS, default=30.0, help="How long to write.")
+@number_option(
+    "--workers", metavar="N", least=1, most=64, default=4, help="How many processes write; they are killed and frozen."
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1, max=64),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="How many processes write; they are killed and frozen.",
-)
-@click.option(
-    "--writers",
-    type=click.IntRange(min=1, max=32),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="How many threads of each process write.",
-)
-@click.option(
+@number_option("--writers", metavar="N", least=1, most=32, default=2, help="How many threads of each process write.")
+@number_option(
     "--rate",
-    type=click.FloatRange(min=0.1, max=1000),
-    default=50.0,
-    show_default=True,
     metavar="N",
+    least=0.1,
+    most=1000,
+    default=50.0,
     help="How many dual writes all of them begin in a second, if the servers keep up.",
 )
 @click.option("--topic", metavar="NAME", help="The topic to create; by default, its name begins with dualwrite-verify.")
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1, max=100),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="How many partitions the topic gets.",
-)
-@click.option(
+@number_option("--partitions", metavar="N", least=1, most=100, default=3, help="How many partitions the topic gets.")
+@number_option(
     "--replication-factor",
-    type=click.IntRange(min=1),
     metavar="N",
+    least=1,
     help="How many replicas the partitions get; by default, the brokers' setting.",
 )
-@click.option(
-    "--settle",
-    type=click.FloatRange(min=1),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long recovery may take, and reading.",
-)
+@number_option("--settle", metavar="SECONDS", least=1.0, default=60.0, help="How long recovery may take, and reading.")
 @click.option("--keep", is_flag=True, help="Leave the topic, the table and the rows of the ids.")
 @click.option(
     "--history",

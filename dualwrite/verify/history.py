@@ -48,13 +48,19 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Invoke:
-    """A block begins. If it is committed, all its rows and records appear, else none."""
+class _Step:
+    """A step of a dual write."""
 
     at: float
     process: str
     dual_write: str
     """Its unique name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke(_Step):
+    """A block begins. If it is committed, all its rows and records appear, else none."""
+
     rows: tuple[Change, ...] = ()
     """In the order of their creation: the last one of a key is its final version."""
     records: tuple[Change, ...] = ()
@@ -66,12 +72,9 @@ class Invoke:
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
+class Deciding(_Step):
     """The database commit of a dual write is about to be sent: nothing of it may be visible before."""
 
-    at: float
-    process: str
-    dual_write: str
     reads: tuple[Change, ...] = ()
     """The newest row of each key that it has read."""
     prepared_state: str | None = None
@@ -80,31 +83,21 @@ class Deciding:
 
 
 @dataclass(frozen=True, slots=True)
-class Ok:
+class Ok(_Step):
     """The caller was told that the dual write is committed."""
-
-    at: float
-    process: str
-    dual_write: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(_Step):
     """The caller was told that the dual write is rolled back."""
 
-    at: float
-    process: str
-    dual_write: str
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(_Step):
     """The caller got an unknown outcome. A dual write without an end event means the same: its process died."""
 
-    at: float
-    process: str
-    dual_write: str
     error: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.groups.consumer.group import Assignment, HeartbeatResponse
+from dualwrite.broker_emulator.groups.consumer.topics import by_id_and_index
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation
@@ -46,6 +49,29 @@ def refused_heartbeat(call: NodeCall, error: ErrorCode, message: str | None = No
         heartbeat_interval=timedelta(0),
         assignment=None,
     )
+
+
+def accepted_heartbeat(call: NodeCall, answer: HeartbeatResponse) -> Any:
+    """Build the response to an accepted heartbeat."""
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        error_message=None,
+        member_id=answer.member_id,
+        member_epoch=answer.member_epoch,
+        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
+        assignment=None if answer.assignment is None else _assignment(call, answer.assignment),
+    )
+
+
+def _assignment(call: NodeCall, assignment: Assignment) -> Any:
+    by_topic: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(assignment, key=by_id_and_index):
+        by_topic.setdefault(topic_id, []).append(index)
+    topics = tuple(
+        call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()
+    )
+    return call.new.Assignment(topic_partitions=topics)
 
 
 def undescribed_group(call: NodeCall, group_id: str, error: ErrorCode, message: str | None = None) -> Any:

@@ -15,16 +15,13 @@ releases partitions, and leaves (-1; a static member temporarily -2).
 
 from __future__ import annotations
 
-import uuid
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
+from dualwrite.broker_emulator.api.groups import accepted_heartbeat, group_shard, milliseconds
 from dualwrite.broker_emulator.api.groups import refused_heartbeat as refuse
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
@@ -34,8 +31,8 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     RefusedError,
     new_member_id,
 )
-from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest, HeartbeatResponse
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
+from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace
 
@@ -62,7 +59,7 @@ async def handle(call: NodeCall) -> Any:
         answer = await shard.consumer.heartbeat(request.group_id, _request(call), lambda name: _is_visible(call, name))
     except RefusedError as refused:
         return refuse(call, refused.error, refused.message)
-    return await call.made(_response, call, answer)
+    return await call.made(accepted_heartbeat, call, answer)
 
 
 def _is_visible(call: NodeCall, topic: str) -> bool:
@@ -133,25 +130,3 @@ def _owned(topics: Any) -> Assignment | None:
     if topics is None:
         return None
     return frozenset(TopicIdPartition(topic.topic_id, index) for topic in topics for index in topic.partitions)
-
-
-def _response(call: NodeCall, answer: HeartbeatResponse) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
-        error_message=None,
-        member_id=answer.member_id,
-        member_epoch=answer.member_epoch,
-        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
-        assignment=None if answer.assignment is None else _assignment(call, answer.assignment),
-    )
-
-
-def _assignment(call: NodeCall, assignment: Assignment) -> Any:
-    by_topic: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(assignment, key=by_id_and_index):
-        by_topic.setdefault(topic_id, []).append(index)
-    topics = tuple(
-        call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()
-    )
-    return call.new.Assignment(topic_partitions=topics)

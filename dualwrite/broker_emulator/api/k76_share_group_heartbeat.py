@@ -12,21 +12,18 @@ leaves (-1). The member creates its own id.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.groups import accepted_heartbeat, group_shard
 from dualwrite.broker_emulator.api.groups import refused_heartbeat as refuse
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.share_groups import are_share_groups_on, is_member_id
-from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Assignment, RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, RefusedError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.share.membership import ShareHeartbeat, ShareHeartbeatResponse
+from dualwrite.broker_emulator.share.membership import ShareHeartbeat
 from dualwrite.broker_emulator.slices import Pace
 
 
@@ -46,7 +43,7 @@ async def handle(call: NodeCall) -> Any:
         answer = await shard.share.heartbeat(request.group_id, _heartbeat(call))
     except RefusedError as refused:
         return refuse(call, refused.error, refused.message or None)
-    return _response(call, answer)
+    return accepted_heartbeat(call, answer)
 
 
 async def _may_describe(call: NodeCall, names: Sequence[str]) -> bool:
@@ -88,25 +85,3 @@ def _heartbeat(call: NodeCall) -> ShareHeartbeat:
         client_id=call.client_id or "",
         client_host=f"/{call.client_host}",
     )
-
-
-def _response(call: NodeCall, answer: ShareHeartbeatResponse) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
-        error_message=None,
-        member_id=answer.member_id,
-        member_epoch=answer.member_epoch,
-        heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
-        assignment=None if answer.assignment is None else _assignment(call, answer.assignment),
-    )
-
-
-def _assignment(call: NodeCall, assignment: Assignment) -> Any:
-    by_topic: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(assignment):
-        by_topic.setdefault(topic_id, []).append(index)
-    topics = tuple(
-        call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()
-    )
-    return call.new.Assignment(topic_partitions=topics)

@@ -18,15 +18,17 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
+from dualwrite.broker_emulator.api.share_groups import (
+    FORBIDDEN_TOPIC,
+    UNKNOWN_PARTITION,
+    are_share_groups_on,
+    offsets_changed,
+)
+from dualwrite.broker_emulator.api.share_groups import refused_offsets as refuse
 from dualwrite.broker_emulator.groups.consumer.group import RefusedError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.groups_service import AlteredOffset
 from dualwrite.broker_emulator.slices import Pace
-
-_UNKNOWN = "This server does not host this topic-partition."
-_FORBIDDEN = "Topic authorization failed."
 
 
 async def handle(call: NodeCall) -> Any:
@@ -48,8 +50,8 @@ async def handle(call: NodeCall) -> Any:
     try:
         await shard.share.alter_offsets(request.group_id, altered)
     except RefusedError as error:
-        return _response(call, error.error, error.message, [])
-    return _response(call, ErrorCode.none, None, refused + accepted)
+        return offsets_changed(call, error.error, error.message, [])
+    return offsets_changed(call, ErrorCode.none, None, refused + accepted)
 
 
 async def _topic(call: NodeCall, requested: Any, altered: list[AlteredOffset], pace: Pace) -> tuple[Any, bool]:
@@ -62,9 +64,9 @@ async def _topic(call: NodeCall, requested: Any, altered: list[AlteredOffset], p
         await pace.keep()
         error, message = ErrorCode.none, None
         if not is_allowed:
-            error, message = ErrorCode.topic_authorization_failed, _FORBIDDEN
+            error, message = ErrorCode.topic_authorization_failed, FORBIDDEN_TOPIC
         elif topic is None or not 0 <= partition.partition_index < len(topic.partitions):
-            error, message = ErrorCode.unknown_topic_or_partition, _UNKNOWN
+            error, message = ErrorCode.unknown_topic_or_partition, UNKNOWN_PARTITION
         else:
             altered.append(AlteredOffset(topic, partition.partition_index, partition.start_offset))
         rows.append(
@@ -79,11 +81,3 @@ async def _topic(call: NodeCall, requested: Any, altered: list[AlteredOffset], p
         partitions=tuple(rows),
     )
     return row, is_known
-
-
-def _response(call: NodeCall, error: ErrorCode, message: str | None, rows: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, responses=tuple(rows))
-
-
-def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, error, None, [])

@@ -16,15 +16,17 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
+from dualwrite.broker_emulator.api.share_groups import (
+    FORBIDDEN_TOPIC,
+    UNKNOWN_PARTITION,
+    are_share_groups_on,
+    offsets_changed,
+)
+from dualwrite.broker_emulator.api.share_groups import refused_offsets as refuse
 from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.groups.consumer.group import RefusedError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped
-
-_UNKNOWN = "This server does not host this topic-partition."
-_FORBIDDEN = "Topic authorization failed."
 
 
 async def handle(call: NodeCall) -> Any:
@@ -43,28 +45,24 @@ async def handle(call: NodeCall) -> Any:
         await pace.keep()
         topic = call.cluster.topics.get(requested.topic_name)
         if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, requested.topic_name):
-            refused.append(_row(call, requested.topic_name, None, ErrorCode.topic_authorization_failed, _FORBIDDEN))
+            refused.append(
+                _row(call, requested.topic_name, None, ErrorCode.topic_authorization_failed, FORBIDDEN_TOPIC)
+            )
         elif topic is None:
-            refused.append(_row(call, requested.topic_name, None, ErrorCode.unknown_topic_or_partition, _UNKNOWN))
+            refused.append(
+                _row(call, requested.topic_name, None, ErrorCode.unknown_topic_or_partition, UNKNOWN_PARTITION)
+            )
         else:
             found.append(topic)
     try:
         await shard.share.delete_offsets(request.group_id, found)
     except RefusedError as error:
-        return _response(call, error.error, error.message, [])
+        return offsets_changed(call, error.error, error.message, [])
     deleted = await mapped(lambda topic: _row(call, topic.name, topic, ErrorCode.none, None), found)
-    return _response(call, ErrorCode.none, None, deleted + refused)
+    return offsets_changed(call, ErrorCode.none, None, deleted + refused)
 
 
 def _row(call: NodeCall, name: str, topic: Topic | None, error: ErrorCode, message: str | None) -> Any:
     return call.new.DeleteShareGroupOffsetsResponseTopic(
         topic_name=name, topic_id=None if topic is None else topic.topic_id, error_code=error, error_message=message
     )
-
-
-def _response(call: NodeCall, error: ErrorCode, message: str | None, rows: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, responses=tuple(rows))
-
-
-def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, error, None, [])

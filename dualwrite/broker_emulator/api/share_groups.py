@@ -22,6 +22,8 @@ from dualwrite.broker_emulator.share.states import AcknowledgeType
 from dualwrite.broker_emulator.slices import Pace, mapped
 
 MAX_MEMBER_ID_LENGTH = 36
+UNKNOWN_PARTITION = "This server does not host this topic-partition."
+FORBIDDEN_TOPIC = "Topic authorization failed."
 
 
 def are_share_groups_on(call: NodeCall) -> bool:
@@ -140,3 +142,13 @@ def refused_records(call: NodeCall, error: ErrorCode) -> Any:
         responses=(),
         node_endpoints=(),
     )
+
+
+def offsets_changed(call: NodeCall, error: ErrorCode, message: str | None, rows: list[Any]) -> Any:
+    """Build the response to a request that alters or deletes offsets of a share group."""
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, responses=tuple(rows))
+
+
+def refused_offsets(call: NodeCall, error: ErrorCode) -> Any:
+    """Build the response to such a request that was refused."""
+    return offsets_changed(call, error, None, [])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dualwrite.broker_emulator.metrics.snapshot import ApiMetrics, Durations, MetricsSnapshot, PartitionMetrics
+from dualwrite.broker_emulator.metrics.snapshot import (
+    ApiMetrics,
+    Durations,
+    MetricsSnapshot,
+    NodeMetrics,
+    PartitionMetrics,
+)
 
 if TYPE_CHECKING:  # it takes a tenth of a second to load, for which only readers of the metrics should wait
     from prometheus_client.metrics_core import Metric
@@ -23,7 +29,7 @@ class _Collected:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        for family in (_requests, _nodes, _verifications, _coordinators, _partitions):
+        for family in (_requests, _nodes, _partitions):
             yield from family(self._snapshot)
 
 
@@ -34,113 +40,40 @@ def render_prometheus(snapshot: MetricsSnapshot) -> str:
     return generate_latest(_Collected(snapshot)).decode()
 
 
-def _requests(snapshot: MetricsSnapshot) -> Iterator[Metric]:
-    rows: list[tuple[_Labels, ApiMetrics]] = [({"node": row.node_id, "api": row.api}, row) for row in snapshot.apis]
-    yield from _metric(
-        "kafka_requests_total",
-        "counter",
-        "Requests that were served.",
-        ((labels, row.requests) for labels, row in rows),
-    )
-    yield from _metric(
-        "kafka_request_errors_total",
-        "counter",
-        "Error codes in responses.",
-        (({**labels, "error": error}, count) for labels, row in rows for error, count in row.errors.items()),
-    )
-    yield from _histogram(
-        "kafka_request_duration_milliseconds",
-        "From the decoded request to its response, waiting times included.",
-        ((labels, row.durations) for labels, row in rows),
-    )
-    yield from _metric(
+_REQUEST_METRICS: Final = (
+    ("kafka_requests_total", "counter", "Requests that were served.", "requests"),
+    (
         "kafka_request_throttle_milliseconds_total",
         "counter",
         "For how long clients were throttled by quotas.",
-        ((labels, row.throttle_ms) for labels, row in rows),
-    )
-
-
-def _nodes(snapshot: MetricsSnapshot) -> Iterator[Metric]:
-    rows = [({"node": row.node_id}, row) for row in snapshot.nodes]
-    yield from _metric(
-        "kafka_bytes_in_total", "counter", "Bytes of requests.", ((labels, row.bytes_in) for labels, row in rows)
-    )
-    yield from _metric(
-        "kafka_bytes_out_total", "counter", "Bytes of responses.", ((labels, row.bytes_out) for labels, row in rows)
-    )
-    yield from _metric(
-        "kafka_connections", "gauge", "Open connections.", ((labels, row.connections) for labels, row in rows)
-    )
-    yield from _metric(
-        "kafka_connections_made_total",
-        "counter",
-        "Connections that were accepted.",
-        ((labels, row.connections_made) for labels, row in rows),
-    )
-    yield from _metric(
-        "kafka_leader_count",
-        "gauge",
-        "Partitions that the node leads.",
-        ((labels, row.leaders) for labels, row in rows),
-    )
-    yield from _metric(
-        "kafka_active_controller_count",
-        "gauge",
-        "1 at the node that acts as controller.",
-        ((labels, int(row.node_id == snapshot.controller_id)) for labels, row in rows),
-    )
-
-
-def _verifications(snapshot: MetricsSnapshot) -> Iterator[Metric]:
-    yield from _histogram(
-        "kafka_verification_time_milliseconds",
-        "VerificationTimeMs of KIP-890: how long a transaction coordinator took to verify or to add partitions.",
-        (({"node": row.node_id}, row.verifications) for row in snapshot.nodes),
-    )
-    yield from _metric(
+        "throttle_ms",
+    ),
+)
+_NODE_METRICS: Final = (
+    ("kafka_bytes_in_total", "counter", "Bytes of requests.", "bytes_in"),
+    ("kafka_bytes_out_total", "counter", "Bytes of responses.", "bytes_out"),
+    ("kafka_connections", "gauge", "Open connections.", "connections"),
+    ("kafka_connections_made_total", "counter", "Connections that were accepted.", "connections_made"),
+    ("kafka_leader_count", "gauge", "Partitions that the node leads.", "leaders"),
+    (
         "kafka_verification_failures_total",
         "counter",
         "VerificationFailureRate of KIP-890 as a count: partitions that were not verified.",
-        (({"node": row.node_id}, row.verification_failures) for row in snapshot.nodes),
-    )
-
-
-def _coordinators(snapshot: MetricsSnapshot) -> Iterator[Metric]:
-    yield from _metric(
+        "verification_failures",
+    ),
+    (
         "kafka_active_transaction_open_time_max_milliseconds",
         "gauge",
         "active-transaction-open-time-max of KIP-939: how long the oldest open transaction has been open.",
-        (({"node": row.node_id}, row.active_transaction_open_time_max_ms) for row in snapshot.nodes),
-    )
-    yield from _metric(
+        "active_transaction_open_time_max_ms",
+    ),
+    (
         "kafka_partitions_with_late_transactions",
         "gauge",
         "PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction idle for too long.",
-        (({"node": row.node_id}, row.late_transactions) for row in snapshot.nodes),
-    )
-    yield from _metric(
-        "kafka_transactional_ids",
-        "gauge",
-        "Transactional ids by the state of their transaction.",
-        (
-            ({"node": row.node_id, "state": state}, count)
-            for row in snapshot.nodes
-            for state, count in sorted(row.transactions.items())
-        ),
-    )
-    yield from _metric(
-        "kafka_groups",
-        "gauge",
-        "Groups by type and state.",
-        (
-            ({"node": row.node_id, "type": kind, "state": state}, count)
-            for row in snapshot.nodes
-            for (kind, state), count in sorted(row.groups.items())
-        ),
-    )
-
-
+        "late_transactions",
+    ),
+)
 _PARTITION_METRICS: Final = (
     ("kafka_log_start_offset", "gauge", "Offset of the first record kept.", "log_start_offset"),
     ("kafka_log_end_offset", "gauge", "Offset that the next record gets.", "log_end_offset"),
@@ -154,14 +87,70 @@ _PARTITION_METRICS: Final = (
     ("kafka_record_bytes_in_total", "counter", "Bytes of record batches that were appended.", "bytes_in"),
     ("kafka_record_bytes_out_total", "counter", "Bytes of record batches that were fetched.", "bytes_out"),
 )
-"""Name, type, help, and the field of `PartitionMetrics`."""
+"""Of each: name, type, help, and the field of `ApiMetrics`, `NodeMetrics` or `PartitionMetrics`."""
+
+
+def _requests(snapshot: MetricsSnapshot) -> Iterator[Metric]:
+    rows: list[tuple[_Labels, ApiMetrics]] = [({"node": row.node_id, "api": row.api}, row) for row in snapshot.apis]
+    yield from _of_each(rows, _REQUEST_METRICS)
+    yield from _metric(
+        "kafka_request_errors_total",
+        "counter",
+        "Error codes in responses.",
+        (({**labels, "error": error}, count) for labels, row in rows for error, count in row.errors.items()),
+    )
+    yield from _histogram(
+        "kafka_request_duration_milliseconds",
+        "From the decoded request to its response, waiting times included.",
+        ((labels, row.durations) for labels, row in rows),
+    )
+
+
+def _nodes(snapshot: MetricsSnapshot) -> Iterator[Metric]:
+    rows: list[tuple[_Labels, NodeMetrics]] = [({"node": row.node_id}, row) for row in snapshot.nodes]
+    yield from _of_each(rows, _NODE_METRICS)
+    yield from _metric(
+        "kafka_active_controller_count",
+        "gauge",
+        "1 at the node that acts as controller.",
+        ((labels, int(row.node_id == snapshot.controller_id)) for labels, row in rows),
+    )
+    yield from _histogram(
+        "kafka_verification_time_milliseconds",
+        "VerificationTimeMs of KIP-890: how long a transaction coordinator took to verify or to add partitions.",
+        ((labels, row.verifications) for labels, row in rows),
+    )
+    yield from _metric(
+        "kafka_transactional_ids",
+        "gauge",
+        "Transactional ids by the state of their transaction.",
+        (
+            ({**labels, "state": state}, count)
+            for labels, row in rows
+            for state, count in sorted(row.transactions.items())
+        ),
+    )
+    yield from _metric(
+        "kafka_groups",
+        "gauge",
+        "Groups by type and state.",
+        (
+            ({**labels, "type": kind, "state": state}, count)
+            for labels, row in rows
+            for (kind, state), count in sorted(row.groups.items())
+        ),
+    )
 
 
 def _partitions(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     rows: list[tuple[_Labels, PartitionMetrics]] = [
         ({"topic": row.topic, "partition": row.partition}, row) for row in snapshot.partitions
     ]
-    for name, kind, meaning, field in _PARTITION_METRICS:
+    yield from _of_each(rows, _PARTITION_METRICS)
+
+
+def _of_each(rows: Sequence[tuple[_Labels, object]], metrics: Iterable[tuple[str, str, str, str]]) -> Iterator[Metric]:
+    for name, kind, meaning, field in metrics:
         yield from _metric(name, kind, meaning, ((labels, getattr(row, field)) for labels, row in rows))
 
 

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.configs.effective import broker_value
-from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, HeartbeatResponse, RefusedError
 from dualwrite.broker_emulator.groups.consumer.long_decisions import ATTEMPTS, Turns
 from dualwrite.broker_emulator.groups.consumer.service import ClusterTopics
 from dualwrite.broker_emulator.share import membership
@@ -29,7 +29,6 @@ from dualwrite.broker_emulator.share.membership import (
     ShareContext,
     ShareGroupSettings,
     ShareHeartbeat,
-    ShareHeartbeatResponse,
 )
 from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey, inconsistency
@@ -120,15 +119,15 @@ class ShareGroups:
         """Return the current facts for decisions about a group."""
         return ShareContext(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
 
-    async def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
+    async def heartbeat(self, group_id: str, request: ShareHeartbeat) -> HeartbeatResponse:
         """Handle ShareGroupHeartbeat."""
         if request.member_epoch < JOIN_EPOCH:
             before = self.groups.get(group_id)
             await self._store(before, membership.leave(self.known(group_id), request.member_id))
-            return ShareHeartbeatResponse(request.member_id, request.member_epoch)
+            return HeartbeatResponse(request.member_id, request.member_epoch)
         is_long = group_id in self._turns or _is_long(self.groups.get(group_id), request)
 
-        def prepare() -> Decide[ShareHeartbeatResponse]:
+        def prepare() -> Decide[HeartbeatResponse]:
             group, context = self._joinable(group_id, joins=request.joins), self.context(group_id)
             if is_long:
                 context = context._replace(topics=self._topics.fixed())

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, Assignment, RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, Assignment, HeartbeatResponse, RefusedError
 from dualwrite.broker_emulator.groups.consumer.topics import Topics, metadata_hash
 from dualwrite.broker_emulator.share.assignor import Subscriber, assign_simply
 from dualwrite.broker_emulator.share.group import ShareGroup, ShareMember, StateTopic
@@ -49,21 +49,11 @@ class ShareHeartbeat(NamedTuple):
         return self.member_epoch == JOIN_EPOCH
 
 
-class ShareHeartbeatResponse(NamedTuple):
-    """The response to a heartbeat."""
-
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int = 0
-    assignment: Assignment | None = None
-    """None if the response has no assignment."""
-
-
 class HeartbeatOutcome(NamedTuple):
     """The changed group, and the response."""
 
     group: ShareGroup
-    response: ShareHeartbeatResponse
+    response: HeartbeatResponse
 
 
 def heartbeat(group: ShareGroup, request: ShareHeartbeat, context: ShareContext) -> HeartbeatOutcome:
@@ -79,7 +69,7 @@ def heartbeat(group: ShareGroup, request: ShareHeartbeat, context: ShareContext)
         group = replace(group, group_epoch=known + 1)
     group = _assigned(group, context)
     after = _reconciled(group, member)
-    response = ShareHeartbeatResponse(
+    response = HeartbeatResponse(
         member.member_id,
         after.member_epoch,
         context.settings.heartbeat_interval_ms,

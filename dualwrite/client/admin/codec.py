@@ -38,6 +38,7 @@ from dualwrite.client.wire.kafka_python import (
 from dualwrite.errors import Api
 from dualwrite.prepared_state import PreparedTxnState
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 DURATION_FILTER_VERSION: Final = 1
@@ -368,10 +369,16 @@ def init_producer_id(
     if pair is not None:
         request = request._replace(producer_id=pair[0], producer_epoch=pair[1])
 
-    def decode(body: memoryview, version: int) -> dict[str, Reply[m.InitProducerIdResponse]]:
+    return _init_producer_id(request, transactional_id, lambda response: Reply(response.error_code, response))
+
+
+def _init_producer_id(
+    request: m.InitProducerId, about: K, reply: Callable[[m.InitProducerIdResponse], Reply[T]]
+) -> Call[dict[K, Reply[T]]]:
+    def decode(body: memoryview, version: int) -> dict[K, Reply[T]]:
         response = codec.decode(request, body, version)
         assert isinstance(response, m.InitProducerIdResponse)
-        return {transactional_id: Reply(response.error_code, response)}
+        return {about: reply(response)}
 
     return Call(
         Api.INIT_PRODUCER_ID,
@@ -379,6 +386,11 @@ def init_producer_id(
         lambda version: codec.encode(request, version),
         decode,
     )
+
+
+def _told_by(error_code: int, answers: Mapping[int, T]) -> Reply[T]:
+    """Return the answer that a refusal gives; the error itself if it is none."""
+    return Reply(0, answers[error_code]) if error_code in answers else Reply(error_code)
 
 
 _TWO_PHASE_COMMIT: Final = {
@@ -398,18 +410,10 @@ def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Re
     request = m.InitProducerId(transactional_id, 1, enable_2pc=True, keep_prepared_txn=True)
     request = request._replace(producer_id=0, producer_epoch=0)
 
-    def decode(body: memoryview, version: int) -> dict[int, Reply[TwoPhaseCommit]]:
-        response = codec.decode(request, body, version)
-        assert isinstance(response, m.InitProducerIdResponse)
-        found = _TWO_PHASE_COMMIT.get(response.error_code)
-        return {broker_id: Reply(response.error_code) if found is None else Reply(0, found)}
+    return _init_producer_id(request, broker_id, lambda response: _told_by(response.error_code, _TWO_PHASE_COMMIT))
 
-    return Call(
-        Api.INIT_PRODUCER_ID,
-        codec.versions_wanted(request),
-        lambda version: codec.encode(request, version),
-        decode,
-    )
+
+_RIGHT_TO_WRITE: Final = {42: True, 53: False}
 
 
 def right_to_write(transactional_id: str) -> Call[dict[str, Reply[bool]]]:
@@ -420,21 +424,7 @@ def right_to_write(transactional_id: str) -> Call[dict[str, Reply[bool]]]:
     """
     request = m.InitProducerId(transactional_id, 1, enable_2pc=False, keep_prepared_txn=False, producer_id=0)
 
-    def decode(body: memoryview, version: int) -> dict[str, Reply[bool]]:
-        response = codec.decode(request, body, version)
-        assert isinstance(response, m.InitProducerIdResponse)
-        is_allowed = _RIGHT_TO_WRITE.get(response.error_code)
-        return {transactional_id: Reply(response.error_code) if is_allowed is None else Reply(0, is_allowed)}
-
-    return Call(
-        Api.INIT_PRODUCER_ID,
-        codec.versions_wanted(request),
-        lambda version: codec.encode(request, version),
-        decode,
-    )
-
-
-_RIGHT_TO_WRITE: Final = {42: True, 53: False}
+    return _init_producer_id(request, transactional_id, lambda response: _told_by(response.error_code, _RIGHT_TO_WRITE))
 
 
 def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:

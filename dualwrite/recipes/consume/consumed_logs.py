@@ -203,39 +203,38 @@ def first_offsets(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int
     return first
 
 
-def _other_topic(partition: TopicPartition, position: int, stored: str, found: str) -> ConsumedLogReplacedError:
+def _replaced(partition: TopicPartition, expected: int, found: int, why: str) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
-        f"topic {partition.topic!r} was deleted and created again: its id was {stored} and is now {found}, so offset "
-        f"{position} of partition {partition.partition} belongs to another log; nothing was written: {_ON_PURPOSE}",
-        topic=partition.topic,
-        partition=partition.partition,
-        expected_offset=position,
-        found_offset=-1,
-    )
-
-
-def _lost_its_end(partition: TopicPartition, position: int, end: int) -> ConsumedLogReplacedError:
-    return ConsumedLogReplacedError(
-        f"the log of {partition.topic}-{partition.partition} ends at offset {end}, but was consumed up to {position}: "
-        "it was truncated (unclean leader election, lost disks), or the topic was created again; nothing was written: "
-        f"{_ON_PURPOSE}",
-        topic=partition.topic,
-        partition=partition.partition,
-        expected_offset=position,
-        found_offset=end,
-    )
-
-
-def _before(partition: TopicPartition, expected: int, found: int) -> ConsumedLogReplacedError:
-    return ConsumedLogReplacedError(
-        f"{partition.topic}-{partition.partition} was read from offset {expected} on and returned a record at "
-        f"{found}: the log was truncated, or the topic was created again, and auto.offset.reset moved the consumer; "
-        f"nothing was written: {_ON_PURPOSE}",
+        f"{why}; nothing was written: {_ON_PURPOSE}",
         topic=partition.topic,
         partition=partition.partition,
         expected_offset=expected,
         found_offset=found,
     )
+
+
+def _other_topic(partition: TopicPartition, position: int, stored: str, found: str) -> ConsumedLogReplacedError:
+    why = (
+        f"topic {partition.topic!r} was deleted and created again: its id was {stored} and is now {found}, so offset "
+        f"{position} of partition {partition.partition} belongs to another log"
+    )
+    return _replaced(partition, position, -1, why)
+
+
+def _lost_its_end(partition: TopicPartition, position: int, end: int) -> ConsumedLogReplacedError:
+    why = (
+        f"the log of {partition.topic}-{partition.partition} ends at offset {end}, but was consumed up to {position}: "
+        "it was truncated (unclean leader election, lost disks), or the topic was created again"
+    )
+    return _replaced(partition, position, end, why)
+
+
+def _before(partition: TopicPartition, expected: int, found: int) -> ConsumedLogReplacedError:
+    why = (
+        f"{partition.topic}-{partition.partition} was read from offset {expected} on and returned a record at "
+        f"{found}: the log was truncated, or the topic was created again, and auto.offset.reset moved the consumer"
+    )
+    return _replaced(partition, expected, found, why)
 
 
 def _missing(partition: TopicPartition, gap: Gap, before: Gap) -> ConsumedRecordsMissingError:

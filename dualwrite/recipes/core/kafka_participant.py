@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dualwrite.client.log.transaction_end import TransactionEnd
     from dualwrite.participant import ParticipantProducer
     from dualwrite.participant_async import AsyncParticipantProducer
+
+ResultT = TypeVar("ResultT")
 
 
 class KafkaParticipant(Protocol):
@@ -129,137 +131,23 @@ class KafkaParticipant(Protocol):
         """Close the producer without ending its transaction, which the next take-over completes."""
 
 
+async def _result_of(returned: ResultT | Coroutine[Any, Any, ResultT]) -> ResultT:
+    return await returned if isinstance(returned, Coroutine) else returned
+
+
 class BlockingKafkaParticipant:
-    """`KafkaParticipant` with the producer for threads."""
+    """`KafkaParticipant` with the producer for threads, or with another one whose calls return coroutines."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
-        self._live: ParticipantProducer
+        self._live: ParticipantProducer | AsyncParticipantProducer
         """Missing before the first take-over, and after `give_up`."""
         self._most_ms: int | None = None
 
-    def limit_waits(self, timeout_ms: int) -> None:
-        self._most_ms = timeout_ms
-        if "_live" in vars(self):
-            self._live.max_block_ms = min(self._live.max_block_ms, timeout_ms)
-
-    async def take_over(self, kafka_id: str) -> PreparedTxnState:
+    def _new_producer(self, kafka_id: str) -> ParticipantProducer | AsyncParticipantProducer:
         from dualwrite.participant import ParticipantProducer
 
-        await self.give_up()
-        producer = self._live = ParticipantProducer(**self._settings, transactional_id=kafka_id)
-        if self._most_ms is not None:
-            producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
-        producer.init_transactions(keep_prepared_txn=True)
-        return producer.prepared_txn_state
-
-    def coordinator_knows(self, row: PreparedTxnState) -> bool:
-        return self._live.coordinator_knows(row)
-
-    def coordinator_aborted(self, row: PreparedTxnState) -> bool:
-        return self._live.coordinator_aborted(row)
-
-    @property
-    def coordinator_is_ending(self) -> bool:
-        return self._live.coordinator_is_ending
-
-    def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
-        return self._live.coordinator_committed_later(row)
-
-    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
-        return self._live.end_of(manifest, timeout_ms, is_over=is_over)
-
-    async def records_of(
-        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
-    ) -> Sequence[StoredRecord]:
-        return self._live.records_of(manifest, partitions, timeout_ms)
-
-    async def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
-    ) -> PreparedTxnState | None:
-        return self._live.repair_of(manifest, part, undecided, timeout_ms)
-
-    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
-        self._live.complete_before_fencing(row, is_over=is_over)
-
-    async def own(self) -> None:
-        self._live.fence_others()
-
-    @property
-    def has_failed(self) -> bool:
-        return self._live.state is ProducerState.FATAL_ERROR
-
-    async def is_current(self) -> bool:
-        return self._live.is_current()
-
-    @property
-    def bounded_ms(self) -> int | None:
-        return self._live.bounded_ms
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._live.guarantee
-
-    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        return self._live.describe_topics(topics)
-
-    async def begin(self) -> None:
-        self._live.begin_transaction()
-
-    async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
-        return self._live.learn_topics(topics, beside)
-
-    def partitions(self, topic: str) -> int:
-        return self._live.partitions(topic)
-
-    async def send(
-        self,
-        entries: Iterable[BufferedRecord | BufferedOffsets],
-        after_each: Callable[[], object],
-        *,
-        any_size: bool = False,
-    ) -> None:
-        with self._live.any_size() if any_size else nullcontext():
-            self._send(entries, after_each)
-
-    def _send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
-        producer = self._live
-        for entry in entries:
-            if isinstance(entry, BufferedOffsets):
-                producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata)
-                continue
-            entry.fate = producer.send_checked(
-                entry.topic, entry.value, entry.key, entry.headers, entry.partition, entry.timestamp_ms
-            )
-            after_each()
-
-    async def prepare(self) -> PreparedTxnState:
-        return self._live.prepare_transaction()
-
-    @property
-    def manifest(self) -> Manifest | None:
-        return self._live.manifest
-
-    async def commit(self) -> None:
-        self._live.commit_transaction()
-
-    async def abort(self) -> None:
-        self._live.abort_transaction()
-
-    async def give_up(self) -> None:
-        producer = vars(self).pop("_live", None)
-        if producer is not None:
-            producer.close(timeout_s=0)
-
-
-class AsyncKafkaParticipant:
-    """`KafkaParticipant` with the producer for asyncio. It is bound to the event loop of its take-over."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settings = dict(settings)
-        self._live: AsyncParticipantProducer
-        """Missing before the first take-over, and after `give_up`."""
-        self._most_ms: int | None = None
+        return ParticipantProducer(**self._settings, transactional_id=kafka_id)
 
     def limit_waits(self, timeout_ms: int) -> None:
         self._most_ms = timeout_ms
@@ -267,13 +155,11 @@ class AsyncKafkaParticipant:
             self._live.max_block_ms = min(self._live.max_block_ms, timeout_ms)
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
-        from dualwrite.participant_async import AsyncParticipantProducer
-
         await self.give_up()
-        producer = self._live = AsyncParticipantProducer(**self._settings, transactional_id=kafka_id)
+        producer = self._live = self._new_producer(kafka_id)
         if self._most_ms is not None:
             producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
-        await producer.init_transactions(keep_prepared_txn=True)
+        await _result_of(producer.init_transactions(keep_prepared_txn=True))
         return producer.prepared_txn_state
 
     def coordinator_knows(self, row: PreparedTxnState) -> bool:
@@ -290,30 +176,30 @@ class AsyncKafkaParticipant:
         return self._live.coordinator_committed_later(row)
 
     async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
-        return await self._live.end_of(manifest, timeout_ms, is_over=is_over)
+        return await _result_of(self._live.end_of(manifest, timeout_ms, is_over=is_over))
 
     async def records_of(
         self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
     ) -> Sequence[StoredRecord]:
-        return await self._live.records_of(manifest, partitions, timeout_ms)
+        return await _result_of(self._live.records_of(manifest, partitions, timeout_ms))
 
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        return await self._live.repair_of(manifest, part, undecided, timeout_ms)
+        return await _result_of(self._live.repair_of(manifest, part, undecided, timeout_ms))
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
-        await self._live.complete_before_fencing(row, is_over=is_over)
+        await _result_of(self._live.complete_before_fencing(row, is_over=is_over))
 
     async def own(self) -> None:
-        await self._live.fence_others()
+        await _result_of(self._live.fence_others())
 
     @property
     def has_failed(self) -> bool:
         return self._live.state is ProducerState.FATAL_ERROR
 
     async def is_current(self) -> bool:
-        return await self._live.is_current()
+        return await _result_of(self._live.is_current())
 
     @property
     def bounded_ms(self) -> int | None:
@@ -324,13 +210,13 @@ class AsyncKafkaParticipant:
         return self._live.guarantee
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        return await self._live.describe_topics(topics)
+        return await _result_of(self._live.describe_topics(topics))
 
-    def begin(self) -> Coroutine[Any, Any, None]:
-        return self._live.begin_transaction()
+    async def begin(self) -> None:
+        await _result_of(self._live.begin_transaction())
 
     async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
-        return await self._live.learn_topics(topics, beside)
+        return await _result_of(self._live.learn_topics(topics, beside))
 
     def partitions(self, topic: str) -> int:
         return self._live.partitions(topic)
@@ -351,27 +237,37 @@ class AsyncKafkaParticipant:
         producer = self._live
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
-                await producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata)
+                await _result_of(producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata))
                 continue
-            entry.fate = await producer.send_checked(
+            sent = producer.send_checked(
                 entry.topic, entry.value, entry.key, entry.headers, entry.partition, entry.timestamp_ms
             )
+            entry.fate = await sent if isinstance(sent, Coroutine) else sent
             after_each()
 
-    def prepare(self) -> Coroutine[Any, Any, PreparedTxnState]:
-        return self._live.prepare_transaction()
+    async def prepare(self) -> PreparedTxnState:
+        return await _result_of(self._live.prepare_transaction())
 
     @property
     def manifest(self) -> Manifest | None:
         return self._live.manifest
 
-    def commit(self) -> Coroutine[Any, Any, None]:
-        return self._live.commit_transaction()
+    async def commit(self) -> None:
+        await _result_of(self._live.commit_transaction())
 
     async def abort(self) -> None:
-        await self._live.abort_transaction()
+        await _result_of(self._live.abort_transaction())
 
     async def give_up(self) -> None:
         producer = vars(self).pop("_live", None)
         if producer is not None:
-            await producer.close(timeout_s=0)
+            await _result_of(producer.close(timeout_s=0))
+
+
+class AsyncKafkaParticipant(BlockingKafkaParticipant):
+    """`KafkaParticipant` with the producer for asyncio. It is bound to the event loop of its take-over."""
+
+    def _new_producer(self, kafka_id: str) -> AsyncParticipantProducer:
+        from dualwrite.participant_async import AsyncParticipantProducer
+
+        return AsyncParticipantProducer(**self._settings, transactional_id=kafka_id)

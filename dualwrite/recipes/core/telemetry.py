@@ -58,102 +58,87 @@ class Instruments:
     def __init__(self, meter: Meter, tracer: Tracer, clock_s: Callable[[], float] = time.monotonic) -> None:
         self.tracer: Final = tracer
         self.clock_s: Final = clock_s
-        self.prepare: Final = meter.create_histogram(
+        counter, histogram, gauge = meter.create_counter, meter.create_histogram, meter.create_observable_gauge
+        self.prepare: Final = histogram(
             "dualwrite.prepare.duration", "s", "from the first record to a prepared Kafka transaction"
         )
-        self.database_commit: Final = meter.create_histogram(
+        self.database_commit: Final = histogram(
             "dualwrite.database.commit.duration", "s", "the database's COMMIT, which is the decision"
         )
-        self.kafka_commit: Final = meter.create_histogram(
+        self.kafka_commit: Final = histogram(
             "dualwrite.kafka.commit.duration", "s", "from the decision until Kafka has confirmed its commit"
         )
-        self.decided: Final = meter.create_counter(
-            "dualwrite.decided", "{transaction}", "decided Kafka transactions, by outcome"
-        )
-        self.recovered: Final = meter.create_counter(
+        self.decided: Final = counter("dualwrite.decided", "{transaction}", "decided Kafka transactions, by outcome")
+        self.recovered: Final = counter(
             "dualwrite.recovered", "{transaction}", "transactions of a predecessor or of a lost commit, by outcome"
         )
-        self.fenced: Final = meter.create_counter(
+        self.fenced: Final = counter(
             "dualwrite.fenced", "{writer}", "writers whose transactional id another process took over"
         )
-        self.lost: Final = meter.create_counter(
+        self.lost: Final = counter(
             "dualwrite.lost",
             "{transaction}",
             "decided transactions that the broker aborted and that cannot be repaired",
         )
-        self.proofs: Final = meter.create_counter(
+        self.proofs: Final = counter(
             "dualwrite.proofs", "{transaction}", "transactions whose end was read from the log"
         )
-        self.unproven: Final = meter.create_counter(
+        self.unproven: Final = counter(
             "dualwrite.unproven", "{transaction}", "transactions whose end can no longer be proven"
         )
-        self.no_manifest: Final = meter.create_counter(
+        self.no_manifest: Final = counter(
             "dualwrite.no_manifest", "{transaction}", "dual writes whose state row got no manifest, by reason"
         )
-        self.repaired: Final = meter.create_counter(
+        self.repaired: Final = counter(
             "dualwrite.repaired",
             "{transaction}",
             "decided transactions that the broker aborted and that were published again",
         )
-        self.torn: Final = meter.create_counter(
+        self.torn: Final = counter(
             "dualwrite.torn",
             "{transaction}",
             "decided transactions that readers see aborted, or without an end, in some of their partitions",
         )
-        self.republished: Final = meter.create_counter(
-            "dualwrite.republished", "{record}", "records that were published again"
-        )
-        self.stored: Final = meter.create_counter(
+        self.republished: Final = counter("dualwrite.republished", "{record}", "records that were published again")
+        self.stored: Final = counter(
             "dualwrite.stored",
             "{block}",
             "blocks whose records the database stores: in an outbox, or until Kafka is back",
         )
-        self.published: Final = meter.create_counter(
-            "dualwrite.published", "{record}", "stored records that were published"
-        )
+        self.published: Final = counter("dualwrite.published", "{record}", "stored records that were published")
         self._stored_since_ms: dict[str, int] = {}
-        meter.create_observable_gauge(
+        gauge(
             "dualwrite.stored.age",
             [self._stored_ages],
             "s",
             "how long the oldest stored block that this process knows of has waited, by transactional id",
         )
         self._refused: dict[str, int] = {}
-        meter.create_observable_gauge(
+        gauge(
             "dualwrite.stored.refused",
             [self._refusals],
             "{block}",
             "1 while Kafka permanently refuses a stored block or owed records, by transactional id",
         )
-        self.retries: Final = meter.create_counter(
+        self.retries: Final = counter(
             "dualwrite.database.retries", "{retry}", "repeated queries for the outcome of a lost database commit"
         )
-        self.consumed: Final = meter.create_counter(
+        self.consumed: Final = counter(
             "dualwrite.consumed", "{record}", "consumed records that became part of a dual write, by outcome"
         )
-        meter.create_observable_gauge(
-            "dualwrite.kafka.away", [_kafka_away], "s", "for how long no broker could be reached"
-        )
+        gauge("dualwrite.kafka.away", [_kafka_away], "s", "for how long no broker could be reached")
         self._since_s: dict[str, float] = {}
         self._lock = threading.Lock()
-        meter.create_observable_gauge(
-            "dualwrite.in_doubt", [self._count], "{transaction}", "dual writes of this process that are in doubt"
-        )
-        meter.create_observable_gauge(
-            "dualwrite.in_doubt.age", [self._ages], "s", "how long each has been in doubt, by transactional id"
-        )
-        self.pool_wait: Final = meter.create_histogram(
+        gauge("dualwrite.in_doubt", [self._count], "{transaction}", "dual writes of this process that are in doubt")
+        gauge("dualwrite.in_doubt.age", [self._ages], "s", "how long each has been in doubt, by transactional id")
+        self.pool_wait: Final = histogram(
             "dualwrite.pool.wait.duration", "s", "until a block had a slot or timed out, by prefix"
         )
-        self.pool_timeouts: Final = meter.create_counter(
+        self.pool_timeouts: Final = counter(
             "dualwrite.pool.timeouts", "{block}", "blocks that got no slot in time, by prefix"
         )
-        meter.create_observable_gauge(
-            "dualwrite.pool.slots", [_pool_slots], "{slot}", "slots of this process, by prefix and state"
-        )
-        meter.create_observable_gauge(
-            "dualwrite.pool.waiting", [_pool_waiting], "{block}", "blocks that wait for a slot, by prefix"
-        )
+        gauge("dualwrite.pool.slots", [_pool_slots], "{slot}", "slots of this process, by prefix and state")
+        gauge("dualwrite.pool.waiting", [_pool_waiting], "{block}", "blocks that wait for a slot, by prefix")
 
     def stores(self, transactional_id: str, since_ms: int) -> None:
         """Note that a block waits, behind others if there are any."""

@@ -48,6 +48,16 @@ class RefusedError(Exception):
         self.message = message
 
 
+class HeartbeatResponse(NamedTuple):
+    """Response to an accepted heartbeat."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+    """None if it has no assignment."""
+
+
 class ClassicMetadata(NamedTuple):
     """The metadata of a member that uses the classic protocol (online migration)."""
 

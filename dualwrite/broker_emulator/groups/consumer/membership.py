@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     Assignment,
     ConsumerGroup,
     ConsumerMember,
+    HeartbeatResponse,
     RefusedError,
     RegularExpression,
     known_instance,
@@ -48,16 +49,6 @@ class HeartbeatRequest(NamedTuple):
         """Whether all fields are set, as after an error; the response then has the assignment."""
         subscribes = self.subscribed_topics is not None or self.subscribed_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
-
-
-class HeartbeatResponse(NamedTuple):
-    """Response to an accepted heartbeat."""
-
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int = 0
-    assignment: Assignment | None = None
-    """None if it did not change."""
 
 
 class HeartbeatDecision(NamedTuple):

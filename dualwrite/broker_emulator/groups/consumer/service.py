@@ -22,6 +22,7 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     AnyGroup,
     ConsumerGroup,
     ConsumerGroupSettings,
+    HeartbeatResponse,
     RefusedError,
     new_member_id,
 )
@@ -29,7 +30,6 @@ from dualwrite.broker_emulator.groups.consumer.long_decisions import ATTEMPTS, T
 from dualwrite.broker_emulator.groups.consumer.membership import (
     HeartbeatDecision,
     HeartbeatRequest,
-    HeartbeatResponse,
     heartbeat,
 )
 from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome, to_consumer

@@ -17,12 +17,12 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerGroupSettings,
     ConsumerMember,
+    HeartbeatResponse,
     RefusedError,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import (
     HeartbeatDecision,
     HeartbeatRequest,
-    HeartbeatResponse,
     heartbeat,
 )
 from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outcome

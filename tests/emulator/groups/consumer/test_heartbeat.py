@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator.groups.consumer import membership
-from dualwrite.broker_emulator.groups.consumer.group import NOTHING, RefusedError
-from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatResponse
+from dualwrite.broker_emulator.groups.consumer.group import NOTHING, HeartbeatResponse, RefusedError
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import compiled
 from dualwrite.broker_emulator.groups.consumer.states import (
     NEXT_GROUP_STATES,
