@@ -1,6 +1,7 @@
 """The matrix of faults for every kind of writer beside `DualWriter`: on drivers, of asyncio, and of sessions.
 
-All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`; of each other kind, what differs there.
+All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`; of each other kind, what differs there. Lost commits
+are here for `DualWriter`, too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from tests.crash.scenario import (
     AnyScenario,
     AtPoint,
     Predecessor,
+    Scenario,
 )
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 
@@ -52,6 +54,11 @@ SESSIONS: Final = tuple(f"sessions on {name} by {way}" for name in ("postgres", 
 ASYNC_SESSIONS: Final = ("AsyncSessions psycopg", "AsyncSessions asyncpg", "AsyncSessions aiosqlite")
 
 _Scenarios = Callable[[Any, Emulator], AbstractContextManager[AnyScenario]]
+_BLOCKING: Final[dict[str, Callable[[Any, Emulator], AnyScenario]]] = {
+    "psycopg": PsycopgScenario,
+    "postgres": Scenario,
+    "sqlite": Scenario,
+}
 _ENTERED: Final[dict[str, _Scenarios]] = {
     "asyncpg": asyncpg_scenario,
     "awaited psycopg alone": awaited_psycopg_scenario,
@@ -63,8 +70,8 @@ def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path)
     name: str = request.param
     lite = "sqlite" in name
     database = SqliteDatabase(tmp_path) if lite else PostgresDatabase(request.getfixturevalue("postgres_server"))
-    if name == "psycopg":
-        yield PsycopgScenario(database, emulator)
+    if name in _BLOCKING:
+        yield _BLOCKING[name](database, emulator)
     elif name in SESSIONS:
         yield SessionScenario(database, emulator, way=Way(name.partition(" by ")[2]))
     else:
@@ -231,11 +238,13 @@ def _check_a_cancellation(scenario: AnyScenario, hook: AtPoint, *, is_alone: boo
     assert not is_alone or error.__notes__
 
 
-# ---- lost commits of sessions -----------------------------------------------------------------------------------
+# ---- lost commits -------------------------------------------------------------------------------------------------
+
+OF_BLOCKS: Final = ("postgres", "sqlite", *ON_DRIVERS)
 
 
 @pytest.mark.parametrize("applied", [True, False])
-@of_each("scenario", each(SESSIONS + ASYNC_SESSIONS))
+@of_each("scenario", each(OF_BLOCKS + SESSIONS + ASYNC_SESSIONS))
 def test_the_outcome_is_found_at_once_where_the_database_answers(scenario: AnyScenario, applied: bool) -> None:
     check_a_lost_commit(scenario, applied=applied)
 
@@ -243,7 +252,7 @@ def test_the_outcome_is_found_at_once_where_the_database_answers(scenario: AnySc
 @pytest.mark.parametrize("applied", [True, False])
 @of_each(
     "scenario, resolver, has_row",
-    each(SESSIONS, RESOLVERS, [False]),
+    each(OF_BLOCKS + SESSIONS, RESOLVERS, [False]),
     each(ASYNC_SESSIONS, ["resolve", "next write"], [True]),  # to make it, one would open a connection that is not lost
 )
 def test_the_outcome_is_unknown_until_the_database_is_back(

@@ -1,4 +1,7 @@
-"""The response to the database's COMMIT is lost: the row tells the outcome, now, later, or to another process."""
+"""The response to the database's COMMIT is lost: who asks later, and what else was written meanwhile.
+
+That the row tells the outcome, now, later, or to another process, is in `test_driver_matrix.py`, for every writer.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,6 @@ from dualwrite.errors import FencedError, OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.crash.matrix import (
-    RESOLVERS,
-    check_a_commit_that_is_lost_with_the_database,
-    check_a_lost_commit,
-)
 from tests.crash.scenario import Scenario, event_texts, losing_the_commit
 
 pytestmark = pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg", "asyncpg"], indirect=True)
@@ -23,17 +21,6 @@ def impatient_writer(scenario: Scenario, *, applied: bool) -> DualWriter:
     return scenario.writer(
         losing_the_commit(scenario.database, applied=applied, and_database=True), resolve_timeout_ms=1_000
     )
-
-
-@pytest.mark.parametrize("applied", [True, False])
-def test_the_outcome_is_found_at_once_where_the_database_answers(scenario: Scenario, applied: bool) -> None:
-    check_a_lost_commit(scenario, applied=applied)
-
-
-@pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.parametrize("resolver", RESOLVERS)
-def test_the_outcome_is_unknown_until_the_database_is_back(scenario: Scenario, applied: bool, resolver: str) -> None:
-    check_a_commit_that_is_lost_with_the_database(scenario, resolver, applied=applied)
 
 
 def test_a_row_that_a_later_process_replaced_tells_nothing(scenario: Scenario) -> None:

@@ -86,6 +86,13 @@ class Site(World):
         run_and_kill(self.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
         self.abort_by_timeout()
 
+    def assert_all_is_published_by_the_next(self) -> None:
+        """Let another publisher recover before the log can be read again."""
+        with outbox_pool(self.scenario) as pool:
+            recover(self.scenario, pool)
+            self.grant_reading()
+            assert_published(self.scenario, *event_bodies(self.scenario.database))
+
 
 @contextmanager
 def site_on(tier: Tier, server: PostgresServer) -> Iterator[Site]:
@@ -195,10 +202,7 @@ def test_records_that_are_published_again_are_kept_again(postgres_server: Postgr
         run_and_kill(site.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher", "--first=11")
         site.abort_by_timeout()
         assert site.published() == []
-        with outbox_pool(site.scenario) as pool:
-            recover(site.scenario, pool)
-            site.grant_reading()
-            assert_published(site.scenario, *event_bodies(site.scenario.database))
+        site.assert_all_is_published_by_the_next()
 
 
 def test_of_a_torn_batch_only_the_records_that_are_owed_are_kept(postgres_server: PostgresServer) -> None:
@@ -311,38 +315,25 @@ def abort_in(site: Site, partition: int) -> None:
 # ---- notes of the coordinator's knowledge --------------------------------------------------------------------------
 
 
-@bounded
 @pytest.mark.parametrize("point", [PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER])
-def test_a_commit_is_noted_before_the_coordinator_forgets_it(
-    postgres_server: PostgresServer, tier: Tier, point: PausePoint
+@pytest.mark.parametrize(
+    ("tier", "verdict"), [*((tier, Verdict.COMMITTED) for tier in BOUNDED), (Tier.BOUNDED, Verdict.ABORTED)]
+)
+def test_an_end_is_noted_before_the_coordinator_forgets_it(
+    postgres_server: PostgresServer, tier: Tier, verdict: Verdict, point: PausePoint
 ) -> None:
     with site_on(tier, postgres_server) as site:
-        run_and_kill(site.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
-        site.deny_reading()
-        run_and_kill(site.scenario, point, "--publisher", "--first=11")  # has committed what it found
-        run_and_kill(site.scenario, point, "--publisher", "--first=21")
-        row, text = site.row()
-        assert verdict_in(row, text) is Verdict.COMMITTED
-        with outbox_pool(site.scenario) as pool:
-            recover(site.scenario, pool)
-            site.grant_reading()
-            assert_published(site.scenario, *event_bodies(site.scenario.database))
-
-
-@pytest.mark.parametrize("point", [PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER])
-def test_an_abort_is_noted_before_the_coordinator_forgets_it(
-    postgres_server: PostgresServer, point: PausePoint
-) -> None:
-    with site_on(Tier.BOUNDED, postgres_server) as site:
-        site.abort_decided()
+        if verdict is Verdict.ABORTED:
+            site.abort_decided()
+        else:
+            run_and_kill(site.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
         site.deny_reading()
         run_and_kill(site.scenario, point, "--publisher", "--first=11")
+        if verdict is Verdict.COMMITTED:  # the first has committed what it found
+            run_and_kill(site.scenario, point, "--publisher", "--first=21")
         row, text = site.row()
-        assert verdict_in(row, text) is Verdict.ABORTED
-        with outbox_pool(site.scenario) as pool:
-            recover(site.scenario, pool)
-            site.grant_reading()
-            assert_published(site.scenario, *event_bodies(site.scenario.database))
+        assert verdict_in(row, text) is verdict
+        site.assert_all_is_published_by_the_next()
 
 
 @bounded
@@ -358,10 +349,7 @@ def test_a_batch_is_settled_before_the_next_one_hides_its_end(
             site.emulator.set_config({"cleanup.policy": "compact"}, topic=site.scenario.topic)
         run_and_kill(site.scenario, point, "--publisher", "--later")
         assert site.is_settled()
-        with outbox_pool(site.scenario) as pool:
-            recover(site.scenario, pool)
-            site.grant_reading()
-            assert_published(site.scenario, *event_bodies(site.scenario.database))
+        site.assert_all_is_published_by_the_next()
 
 
 @bounded

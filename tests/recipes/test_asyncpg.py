@@ -17,7 +17,6 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     IllegalStateError,
     PoolTimeoutError,
-    StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
@@ -446,7 +445,7 @@ async def test_a_transaction_that_was_ended_past_the_guard(
         await writer.recover()
         with monkeypatch.context() as patched:
             patched.setattr(driver.CommitMessage, "send", end_before)
-            with pytest.raises((TransactionEndedInsideError, StateRowError)):
+            with pytest.raises(TransactionEndedInsideError):
                 async with writer.transaction() as tx:
                     await put(tx, scenario, 1)
                     if not under_the_lock:

@@ -153,11 +153,13 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(scenario: S
     if scenario.database.engine.dialect.name == "sqlite":
         pytest.skip("SQLite cannot tell one transaction from the next")
     writer.recover()
+    # PostgreSQL knows its transaction; MariaDB finds what is in the row
+    error = TransactionEndedInsideError if scenario.database.engine.dialect.name == "postgresql" else StateRowError
     store = SqlAlchemyStateStore(scenario.database.engine)
     with scenario.database.engine.connect() as connection:
         row = store.lock(connection, scenario.transactional_id, timeout_ms=None)
         connection.rollback()
-        with pytest.raises((StateRowError, TransactionEndedInsideError), match="bypassing SQLAlchemy"):
+        with pytest.raises(error, match=r"bypass(ing|ed) SQLAlchemy"):
             store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"), manifest="")
 
 
