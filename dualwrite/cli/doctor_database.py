@@ -13,7 +13,8 @@ from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
-from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, kafka_transaction_outbox, waiting_sql
+from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
+from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
@@ -97,7 +98,7 @@ def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
         sa.func.count(table.c.transactional_id.distinct()),
         sa.func.coalesce(sa.func.sum(sa.func.length(table.c.records)), 0),
         sa.func.min(table.c.stored_at_ms),
-    ).where(sa.text(waiting_sql(connection.dialect).is_waiting))
+    ).where(sa.text(OUTBOX_SQL[connection.dialect.name].is_waiting))
     try:
         with connection.begin_nested():
             blocks, ids, size, since_ms = connection.execute(waiting).one()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.sql.outbox_statements import IS_WAITING, OUTBOX_TABLE
+from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from tests.crash.chaos_job import events
@@ -34,8 +35,12 @@ _LONGEST_IDLE = sa.text(
     "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() "
     "AND state LIKE 'idle in transaction%'"
 )
-_STORED = sa.text(f"SELECT count(*), coalesce(sum(length(records)), 0) FROM {OUTBOX_TABLE} WHERE {IS_WAITING}")
-_STORED_BEFORE = sa.text(f"SELECT EXISTS (SELECT FROM {OUTBOX_TABLE} WHERE {IS_WAITING} AND stored_at_ms < :before_ms)")
+_STORED = sa.text(
+    f"SELECT count(*), coalesce(sum(length(records)), 0) FROM {OUTBOX_TABLE} WHERE {OF_POSTGRES.is_waiting}"
+)
+_STORED_BEFORE = sa.text(
+    f"SELECT EXISTS (SELECT FROM {OUTBOX_TABLE} WHERE {OF_POSTGRES.is_waiting} AND stored_at_ms < :before_ms)"
+)
 
 
 @dataclass(frozen=True)

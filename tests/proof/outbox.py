@@ -26,7 +26,7 @@ from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
-from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, place_of
+from dualwrite.recipes.sql.outbox_statements import ADD, OF_POSTGRES, place_of
 from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
@@ -101,7 +101,7 @@ class CheckedOutboxDatabase(CheckedDatabase):
     def __init__(self, clock: Clock, *, by_commit: bool, are_large: bool, fails_over: bool, in_steps: bool) -> None:
         super().__init__(by_commit=by_commit, fails_over=fails_over)
         self._statements: Final = CheckedSteps if in_steps else CheckedStatements
-        self._has_waiting: Final = OF_SQLITE.has_waiting if in_steps else HAS_WAITING
+        self._has_waiting: Final = OF_SQLITE.has_waiting if in_steps else OF_POSTGRES.has_waiting
         self._clock = clock
         self._are_large = are_large
 

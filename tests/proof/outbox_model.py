@@ -26,14 +26,8 @@ import dualwrite
 from dualwrite.recipes.core.record_block import token_of
 from dualwrite.recipes.sql.lease_statements import NOW_MS, POSTGRES_NOW_MS
 from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
-from dualwrite.recipes.sql.outbox_statements import (
-    _PUBLISH,
-    _PUBLISH_AND_FORGET,
-    ADD,
-    OUTBOX_TABLE,
-    SELECT_LAST_BATCH,
-    OutboxTable,
-)
+from dualwrite.recipes.sql.outbox_statements import _PUBLISH, _PUBLISH_AND_FORGET, ADD, OF_POSTGRES, PostgresOutbox
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxTable
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.automaton import DatabaseGone, ask
@@ -83,7 +77,7 @@ class OnOutbox(NamedTuple):
     @property
     def is_of_publisher(self) -> bool:
         """Whether it is about the last batch, which only concerns the owner of the row's lock."""
-        return self.sql in (_PUBLISH_AND_FORGET, SELECT_LAST_BATCH) or self.sql in _OF_PUBLISHER
+        return self.sql in (_PUBLISH_AND_FORGET, OF_POSTGRES.last_batch) or self.sql in _OF_PUBLISHER
 
 
 class AddAgain(NamedTuple):
@@ -327,11 +321,11 @@ def _with_stable_token(content: bytes) -> bytes:
     return bytes(body) + zlib.crc32(body).to_bytes(4, "big")
 
 
-def outbox_table(statements: CheckedStatements) -> OutboxTable | OutboxInSteps:
+def outbox_table(statements: CheckedStatements) -> OutboxTable:
     """Return the real `StoredBlocks` of a transaction on the world's table."""
     if isinstance(statements, CheckedSteps):
         return OutboxInSteps(statements, statements.has_ended, OF_SQLITE, forgets=lambda: True)
-    return OutboxTable(statements, statements.has_ended)
+    return PostgresOutbox(statements, statements.has_ended)
 
 
 def without_token(content: bytes) -> bytes:

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.recipes.sql import outbox_statements
-from dualwrite.recipes.sqlalchemy.outbox_table import waiting_sql
+from dualwrite.recipes.sql import outbox_steps
+from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
@@ -94,7 +94,7 @@ class _PoolWithEngine(DualWriter):
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each batch delete old notes, not one at random."""
-    monkeypatch.setattr(outbox_statements, "_FORGETS_ONE_IN", 1)
+    monkeypatch.setattr(outbox_steps, "_FORGETS_ONE_IN", 1)
 
 
 def pool_prefix(scenario: AnyScenario) -> str:
@@ -130,7 +130,7 @@ def waiting(scenario: AnyScenario) -> int:
     """Return how many blocks wait in the outbox; those of the last batch, and those taken out, do not."""
     with scenario.database.aside.connect() as connection:
         try:
-            is_waiting = waiting_sql(connection.dialect).is_waiting
+            is_waiting = OUTBOX_SQL[connection.dialect.name].is_waiting
             found = connection.scalar(sa.text(f"SELECT count(*) FROM kafka_transaction_outbox WHERE {is_waiting}"))
         except (sa.exc.ProgrammingError, sa.exc.OperationalError):  # no pool has begun
             return 0

@@ -14,7 +14,8 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.store import Sent
 from dualwrite.recipes.postgres.transaction import _schema
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxTable
+from dualwrite.recipes.sql.outbox_statements import PostgresOutbox
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.postgres_steps import Pin
 from dualwrite.recipes.sqlalchemy.on_others import OnMySql
@@ -96,7 +97,7 @@ async def has_ended(transactional_id: str, seq: int) -> bool:
 def publish(connection: psycopg.Connection) -> set[str]:
     """Read two batches, keep the first and delete the second, as a publisher does. Return how their rows were found."""
     explaining = Explaining(connection)
-    outbox = OutboxTable(explaining, has_ended)
+    outbox = PostgresOutbox(explaining, has_ended)
 
     async def steps() -> None:
         for is_bounded in (True, False):

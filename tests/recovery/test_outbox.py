@@ -18,7 +18,7 @@ from dualwrite.recipes.core.leases import outbox_id_of, outbox_prefix_of
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.plan import Action
 from dualwrite.recipes.recovery.taking_out import TakenOut, take_out
-from dualwrite.recipes.sqlalchemy.outbox_table import waiting_sql
+from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from tests.crash.scenario import Scenario
 from tests.producer.tiers import TIERS
 from tests.recipes.pools import AnyPool, make_pool, prefix_of, write
@@ -43,7 +43,7 @@ def outbox_of(scenario: Scenario) -> str:
 
 def waiting(scenario: Scenario) -> int:
     with scenario.database.aside.connect() as connection:
-        is_waiting = waiting_sql(connection.dialect).is_waiting
+        is_waiting = OUTBOX_SQL[connection.dialect.name].is_waiting
         found: int = connection.scalar(sa.text(f"SELECT count(*) FROM kafka_transaction_outbox WHERE {is_waiting}"))
         return found
 

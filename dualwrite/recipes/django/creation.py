@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dualwrite.recipes.django.pools import close_pools, schema_of
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE
 
 if TYPE_CHECKING:

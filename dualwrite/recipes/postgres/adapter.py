@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -14,20 +14,15 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETTINGS_QUERY, answer_for, of_postgres
 from dualwrite.recipes.core.own_transactions import in_own_transaction
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, not_durable
+from dualwrite.recipes.core.store import not_durable
 from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
-from dualwrite.recipes.sql.diversion_statements import DiversionRow
 from dualwrite.recipes.sql.isolation import sees_now
-from dualwrite.recipes.sql.outbox_statements import (
-    HAS_WAITING,
-    MAY_VACUUM,
-    OUTBOX_TABLE,
-    SELECT_BACKLOG,
-    VACUUM,
-)
+from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
+from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
     PinnedTables,
@@ -52,10 +47,10 @@ Steps = Callable[[TransactionT], Coroutine[Any, Any, ResultT]]
 Before = Callable[[Any], Awaitable[None]]
 
 
-class PostgresDatabase(ABC, Generic[TransactionT]):
+class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
     """`Database` on the connections of a writer. The blocks of a pool use separate connections, `of_blocks`."""
 
-    errors: tuple[type[Exception], ...]
+    _outbox_sql = OF_POSTGRES
     transaction_class: ClassVar[type[PostgresTransaction]]
     """Called with a connection, its records, the connections that take it back, the pin and the required place."""
 
@@ -96,38 +91,11 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         await self._in_transaction_that_creates(lambda transaction: transaction.need(table, self._pin.tables))
         self._pin.has_outbox_table = True
 
-    async def prepare_diversion(self, name: str) -> None:
-        try:
-            await self.in_transaction(lambda transaction: transaction.diversion(name).create())
-        except self.errors as error:
-            if not _was_created_by_others(error):
-                raise
+    def _located(self) -> Pin:
+        return self._pin
 
-    async def diversion(self, database: DatabaseTransaction, name: str) -> DiversionRow:
-        of_ours: Any = database  # begun by this database
-        found: DiversionRow = of_ours.diversion(name)
-        return found
-
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
-        of_ours: Any = block  # begun by this database; isinstance() of an abstract class is slow
-        added: Added = await of_ours.add_to_outbox(transactional_id, content)
-        return added
-
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
-        assert isinstance(database, PostgresTransaction), "this database has begun it"
-        return await database.outbox.was_committed(transactional_id, added)
-
-    async def has_waiting(self, transactional_id: str) -> bool:
-        (found,) = await self._one_row(HAS_WAITING, {"id": transactional_id})
-        return bool(found)
-
-    async def backlog(self, transactional_id: str) -> Backlog:
-        return Backlog(*await self._one_row(SELECT_BACKLOG, {"id": transactional_id}))
-
-    async def vacuum_outbox(self) -> None:
-        (may,) = await self._one_row(MAY_VACUUM, {"name": self._pin.sql(OUTBOX_TABLE)})
-        if may:
-            await self._outside_transactions(self._pin.sql(VACUUM))
+    def _was_inserted_by_others(self, error: Exception) -> bool:
+        return _was_created_by_others(error)
 
     async def _outside_transactions(self, sql: str) -> None:
         connection = await self._connections.acquire()

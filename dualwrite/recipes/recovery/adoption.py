@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, RAISE_SEQUENCE
+from dualwrite.recipes.sql.outbox_statements import RAISE_SEQUENCE
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
 from dualwrite.recipes.sqlalchemy.own_statements import own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore

@@ -12,7 +12,7 @@ from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, SELECT_HELD
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_LAST_BATCHES
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, SELECT_LAST_BATCHES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, select_outboxes
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.errors import StateRowError
 from dualwrite.recipes.core.store import Way
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxStatements
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxStatements
 
 _OF_ROW: Final = "transactional_id = :id AND seq = 0"
 _WAY: Final = (

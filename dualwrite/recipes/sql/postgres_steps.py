@@ -30,12 +30,12 @@ from dualwrite.recipes.sql.outbox_statements import (
     ADD,
     ADD_AGAIN,
     NOT_MARKED,
-    OUTBOX_TABLE,
     WAIT_BRIEFLY,
-    OutboxTable,
+    PostgresOutbox,
     commit_if_added,
     place_of,
 )
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, Query, table_replaced
 
 ResultT = TypeVar("ResultT")
@@ -252,7 +252,7 @@ class PostgresSteps(ABC):
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
-    def diversion(self, name: str) -> DiversionRow:
+    async def diversion(self, name: str) -> DiversionRow:
         """Return the diversion of a pool as seen inside this transaction."""
         statements = PinnedStatements(self, self._pin)
         return DiversionRow(statements, DIALECTS["postgresql"], name, first_row=self._first_row_of)
@@ -261,9 +261,9 @@ class PostgresSteps(ABC):
         return await self._first_row(postgres.with_literals(self._pin.sql(sql), id=transactional_id))
 
     @property
-    def outbox(self) -> OutboxTable:
+    def outbox(self) -> PostgresOutbox:
         """The stored blocks of outboxes, as seen inside this transaction."""
-        return OutboxTable(PinnedStatements(self, self._pin), self._has_ended)
+        return PostgresOutbox(PinnedStatements(self, self._pin), self._has_ended)
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
         """Return whether no transaction in progress has added a block. If one has, this transaction has failed."""

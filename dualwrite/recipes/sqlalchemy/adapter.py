@@ -15,18 +15,14 @@ from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
-from dualwrite.recipes.core.own_transactions import in_own_transaction
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
+from dualwrite.recipes.core.store import Added, StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.diversion_statements import DiversionRow
-from dualwrite.recipes.sql.outbox_elsewhere import OutboxInSteps
-from dualwrite.recipes.sql.outbox_statements import (
-    MAY_VACUUM,
-    OUTBOX_TABLE,
-    VACUUM,
-    OutboxTable,
-)
+from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
+from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
+from dualwrite.recipes.sql.outbox_steps import OutboxSql, OutboxTable
+from dualwrite.recipes.sql.postgres_steps import Pin
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
@@ -37,10 +33,8 @@ from dualwrite.recipes.sqlalchemy.engines import (
     shares_one_connection,
 )
 from dualwrite.recipes.sqlalchemy.outbox_table import (
-    WaitingSql,
     assert_has_outboxes,
     kafka_transaction_outbox,
-    waiting_sql,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
@@ -64,14 +58,14 @@ class SqlAlchemyPort:
         return self._steps.stored_blocks(transactional_id)
 
     @property
-    def outbox(self) -> OutboxTable | OutboxInSteps:
+    def outbox(self) -> OutboxTable:
         """The stored blocks of outboxes, as seen inside this transaction."""
         return self._steps.outbox
 
     async def diversion(self, name: str) -> DiversionRow:
         """Return the diversion of a pool as seen inside this transaction."""
         await self._begin_steps(name)
-        return self._steps.diversion(name)
+        return await self._steps.diversion(name)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox; make `commit` durable, and let it fail if they are gone by then."""
@@ -136,7 +130,7 @@ class SqlAlchemyPort:
         return True
 
 
-class SqlAlchemyDatabase:
+class SqlAlchemyDatabase(DatabaseWithOutbox):
     """`Database` on an engine."""
 
     # SQLAlchemy does not wrap the OSError of a connection that asyncpg could not open
@@ -185,50 +179,24 @@ class SqlAlchemyDatabase:
             pin.has_outbox_table = True
         self._may_create_outbox = False
 
-    async def prepare_diversion(self, name: str) -> None:
-        async def create(database: SqlAlchemyPort) -> None:
-            await (await self.diversion(database, name)).create()
-            await database.commit()
+    @property
+    def _outbox_sql(self) -> OutboxSql:
+        return OUTBOX_SQL[self._engine.dialect.name]
 
-        try:
-            await in_own_transaction(self.begin, create)
-        except IntegrityError as error:  # another process created it at the same moment
-            pass_on_signal(error)
+    def _located(self) -> Pin:
+        assert self._store.pinned is not None, "it raises otherwise"
+        return self._store.pin
 
-    async def diversion(self, database: DatabaseTransaction, name: str) -> DiversionRow:
-        assert isinstance(database, SqlAlchemyPort), "this database has begun it"
-        return await database.diversion(name)
+    def _was_inserted_by_others(self, error: Exception) -> bool:
+        pass_on_signal(error)
+        return isinstance(error, IntegrityError)
 
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
-        assert isinstance(block, SqlAlchemyPort), "this database has begun the block"
-        return await block.add_to_outbox(transactional_id, content)
+    async def _outside_transactions(self, sql: str) -> None:
+        await self._carry(lambda: self._execute_outside_transactions(sql))
 
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
-        assert isinstance(database, SqlAlchemyPort), "this database has begun it"
-        return await database.outbox.was_committed(transactional_id, added)
-
-    async def vacuum_outbox(self) -> None:
-        if self._engine.dialect.name != "postgresql":
-            return
-        sql = self._store.pinned.sql
-        (may,) = await self._one_row(MAY_VACUUM, {"name": sql(OUTBOX_TABLE)})
-        if may:
-            await self._carry(lambda: self._outside_transactions(sql(VACUUM)))
-
-    def _outside_transactions(self, sql: str) -> None:
+    def _execute_outside_transactions(self, sql: str) -> None:
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(sql)
-
-    async def has_waiting(self, transactional_id: str) -> bool:
-        (found,) = await self._one_row(self._outbox_sql.has_waiting, {"id": transactional_id})
-        return bool(found)
-
-    async def backlog(self, transactional_id: str) -> Backlog:
-        return Backlog(*await self._one_row(self._outbox_sql.backlog, {"id": transactional_id}))
-
-    @property
-    def _outbox_sql(self) -> WaitingSql:
-        return waiting_sql(self._engine.dialect)
 
     async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
         return await self._carry(lambda: self._fetch(sql, values))

@@ -23,7 +23,7 @@ from dualwrite.recipes.core.store import (
 )
 from dualwrite.recipes.sql import state_statements
 from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
-from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, OutboxSql
+from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, SqlOfSteps
 from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import assert_holds_locks, autocommit
@@ -123,13 +123,13 @@ class OnOthers(OnConnection):
 
     # -- the other tables ---------------------------------------------------------------------------------------------
 
-    outbox_sql: ClassVar[OutboxSql | None] = None
+    outbox_sql: ClassVar[SqlOfSteps | None] = None
     """The statements of outboxes; None if there are none."""
 
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
-    def diversion(self, name: str) -> DiversionRow:
+    async def diversion(self, name: str) -> DiversionRow:
         """Return the diversion of a pool as seen inside this transaction."""
         dialect = self._connection.dialect.name
         statements = PinnedStatements(self, self._pin)

@@ -5,7 +5,7 @@ The files `outbox_schema.sql`, `outbox_schema_mysql.sql` and `outbox_schema_sqli
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
@@ -13,10 +13,8 @@ from sqlalchemy.ext.compiler import compiles
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
-from dualwrite.recipes.sql import outbox_statements
-from dualwrite.recipes.sql.lease_statements import NOW_MS
-from dualwrite.recipes.sql.outbox_elsewhere import OF_MYSQL, OF_SQLITE
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE
+from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sqlalchemy.engines import is_mysql
 from dualwrite.recipes.sqlalchemy.tables import create_missing, exact_text, pinned_tables, schema_for
 
@@ -62,41 +60,16 @@ kafka_transaction_outbox = sa.Table(
 )
 
 
-class WaitingSql(NamedTuple):
-    """The statements about the blocks that wait, which take no lock."""
-
-    has_waiting: str
-    backlog: str
-    is_waiting: str
-
-
-_POSTGRES: Final = WaitingSql(
-    outbox_statements.HAS_WAITING, outbox_statements.SELECT_BACKLOG, outbox_statements.IS_WAITING
-)
-_MYSQL: Final = WaitingSql(OF_MYSQL.has_waiting, OF_MYSQL.backlog, OF_MYSQL.is_waiting)
-_WAITING: Final = {
-    "postgresql": _POSTGRES,
-    "mysql": _MYSQL,
-    "mariadb": _MYSQL,
-    "sqlite": WaitingSql(OF_SQLITE.has_waiting, OF_SQLITE.backlog, OF_SQLITE.is_waiting),
-}
-
-
 def has_outboxes(dialect: sa.Dialect) -> bool:
     """Return whether a database can have the table."""
-    return dialect.name in _WAITING and dialect.name in NOW_MS
-
-
-def waiting_sql(dialect: sa.Dialect) -> WaitingSql:
-    """Return the statements about waiting blocks of a database that can have the table."""
-    return _WAITING[dialect.name]
+    return dialect.name in OUTBOX_SQL
 
 
 def select_outboxes(dialect: sa.Dialect) -> str:
     """Return the statement for the blocks that wait under each id: their number, and since when."""
     return (
         f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE}"
-        f" WHERE {waiting_sql(dialect).is_waiting} GROUP BY transactional_id"
+        f" WHERE {OUTBOX_SQL[dialect.name].is_waiting} GROUP BY transactional_id"
     )
 
 
@@ -104,7 +77,7 @@ def assert_has_outboxes(dialect: sa.Dialect) -> None:
     """Raise ConfigError for a database that cannot have the table."""
     if not has_outboxes(dialect):
         raise ConfigError(
-            f"{OUTBOX_TABLE} is made for {', '.join(_WAITING)}, not for {dialect.name}; nothing was created: leave "
+            f"{OUTBOX_TABLE} is made for {', '.join(OUTBOX_SQL)}, not for {dialect.name}; nothing was created: leave "
             "outbox out of the settings of pools there"
         )
 
