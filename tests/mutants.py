@@ -358,7 +358,7 @@ MUTANTS: Final = (
         _TRANSITIONS,
         "producer_epoch=before.producer_epoch + 1,\n        last_producer_epoch=client.producer_epoch",
         "producer_epoch=before.producer_epoch,\n        last_producer_epoch=client.producer_epoch",
-        "emulator/wire/test_end_txn.py",
+        "interop/raw_wire/test_end_txn.py",
     ),
     Mutant(
         _TRANSITIONS,
@@ -376,13 +376,13 @@ MUTANTS: Final = (
         _COORDINATOR,
         "_S.ONGOING:         (_END,            _FENCED,         _END,            _FENCED),",
         "_S.ONGOING:         (_END,            _END,            _END,            _FENCED),",
-        "emulator/wire/test_end_txn.py",
+        "interop/raw_wire/test_end_txn.py",
     ),
     Mutant(
         _COORDINATOR,
         "    if pair.producer_id == metadata.producer_id:\n        return ErrorCode.producer_fenced",
         "    if pair.producer_id == metadata.producer_id:\n        return NO_ERROR",
-        "emulator/wire/test_end_txn.py",
+        "interop/raw_wire/test_end_txn.py",
     ),
     Mutant(
         _STABLE,
@@ -400,7 +400,7 @@ MUTANTS: Final = (
         _PRODUCERS,
         "if header.producer_epoch >= last_epoch:",
         "if header.producer_epoch >= 0:",
-        "emulator/wire/test_producer_state.py",
+        "interop/raw_wire/test_produce.py",
     ),
     Mutant(
         _PRODUCERS,
@@ -412,19 +412,19 @@ MUTANTS: Final = (
         _PRODUCERS,
         "    return entry.has_open_transaction\n",
         "    return False\n",
-        "emulator/wire/test_producer_state.py emulator/wire/test_verification.py",
+        "emulator/wire/test_markers.py",
     ),
     Mutant(
         _PRODUCERS,
         "first_offset = entry.current_txn_first_offset\n",
         "pass\n",
-        "emulator/wire/test_producer_state.py emulator/log/test_log_model.py",
+        "interop/raw_wire/test_produce.py emulator/log/test_log_model.py",
     ),
     Mutant(
         _PRODUCERS,
         "verification.guard is guard:",
         "verification.guard is not None:",
-        "emulator/wire/test_verification.py",
+        "emulator/log/test_partition_log.py",
     ),
     # Spark
     Mutant(

@@ -18,11 +18,9 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from tests.differential.__main__ import play
-from tests.differential.comparison import Comparison, Difference
 from tests.differential.explained import EXPLANATIONS, explanation_of
 from tests.differential.logs import INTERNAL_PARTITIONS
 from tests.differential.report import Report
-from tests.differential.side import Side
 from tests.differential.steps import Step
 from tests.differential.workers import Addresses, GivenUpError, Order, Player, Result, played
 from tests.interop.differences import DIFFERENCES
@@ -46,17 +44,6 @@ def two(other: BrokerConfig = CONFIG) -> Iterator[Addresses]:
         yield one.bootstrap_servers, another.bootstrap_servers
 
 
-def test_a_player_that_is_killed_says_so() -> None:
-    with two() as addresses:
-        player = Player(addresses)
-        player.assign(Order("7:0"))
-        os.kill(player.pid, signal.SIGKILL)
-        player.connection.poll(60)
-        result = player.result()
-        player.end()
-    assert result == Result("7:0", failure=f"process {player.pid} ended with status -9")
-
-
 def test_a_player_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sequence is played by another one, and the others go on."""
     players: list[Player] = []
@@ -76,18 +63,6 @@ def test_a_player_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
     assert [(result.seed, result.is_given_up) for result in failed] == [("7:0", False)]
     assert Counter(result.seed for result in results) == Counter([*SEEDS, "7:0"])
     assert mended == [1]
-
-
-def test_a_sequence_that_fails_twice_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report(seed=7, wanted=2, most_shrunk=1)
-    for result in played((NOWHERE, NOWHERE), ["7:0"], 1, report.order, lambda: None):
-        report.add(result)
-    assert report.given_up == ["7:0"]
-    assert report.status == 1
-    assert "2 failures of processes; without a result: ['7:0']" in report.summary()
-    printed = capsys.readouterr().out
-    assert "no result of 7:0, it is played again: Traceback" in printed
-    assert "no result of 7:0, it is left out: Traceback" in printed
 
 
 def test_a_run_in_which_every_process_fails_is_given_up() -> None:
@@ -112,37 +87,6 @@ def test_a_run_goes_on_after_a_difference(capsys: pytest.CaptureFixture[str]) ->
     assert "seed 7: 12 sequences in" in printed
     counts = re.findall(r"^ +(\d+) init_producer_id.error_code 0 / 50 \(7:", printed, re.MULTILINE)
     assert [int(times) > 1 for times in counts] == [True]
-
-
-def test_what_a_run_says_of_its_progress() -> None:
-    report = Report(seed=7, wanted=20, most_shrunk=1)
-    for seed in SEEDS:
-        report.add(Result(seed, unsteady=Difference(seed, (), "fetch 0 / 1", 0, 1)))
-    assert report.progress().startswith("6 of 20 sequences, ")
-    assert report.progress().endswith("; 0 kinds of difference, 6 unsteady, 0 failures")
-    assert (report.order("7:9"), report.status) == (Order("7:9", frozenset(), shrinks=True), 0)
-    report.add(Result("7:8", known={"fetch.x": 2}))
-    assert (report.order("7:9"), report.status) == (Order("7:9", frozenset({"fetch.x"}), shrinks=False), 1)
-
-
-def test_the_first_unsteady_difference_of_a_kind_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report(seed=7, wanted=2, most_shrunk=1)
-    for seed in ("7:0", "7:1"):
-        report.add(Result(seed, unsteady=Difference(seed, (), "fetch 0 / 1", "ours", "theirs")))
-    printed = capsys.readouterr().out
-    assert printed == "not when played again: fetch 0 / 1 (7:0)\n  emulator: ours\n  Kafka:    theirs\n"
-    assert "     2 fetch 0 / 1, but not when played again" in report.summary()
-    assert report.status == 0
-
-
-def test_what_differs_only_once_is_kept_by_its_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Difference("7:0", (), "fetch 0 / 1", "ours", "theirs")
-    with two() as (one, other):
-        comparison = Comparison(Side("one", one), Side("other", other))
-        plays = iter([found, None, None])
-        monkeypatch.setattr(comparison, "play", lambda seed, steps: next(plays))
-        assert (comparison.compare("7:0"), comparison.unsteady) == (None, found)
-        assert (comparison.compare("7:1"), comparison.unsteady) == (None, None)
 
 
 def test_what_is_explained_is_on_the_page_of_differences() -> None:

@@ -152,22 +152,6 @@ def test_as_a_process(stop: signal.Signals) -> None:
         assert len(addresses.split(",")) == 2
 
 
-@pytest.mark.parametrize(
-    ("argument", "value", "reason"),
-    [
-        ("--config", "nonsense", "neither NAME=VALUE nor a file"),
-        ("--topic", "t:many", "not a whole number"),
-        ("--listen", "nowhere", "host:port"),
-    ],
-)
-def test_as_a_process_with_arguments_that_make_no_sense(argument: str, value: str, reason: str) -> None:
-    with run_module(argument, value) as process:
-        output, errors = process.communicate(timeout=20)
-    assert process.returncode == 2
-    assert output == ""
-    assert reason in errors
-
-
 def test_settings_reach_the_broker() -> None:
     config = BrokerConfig.from_properties({"num.partitions": "4", "profile": "kafka-3.9"})
     with Emulator(config=config) as emulator:

@@ -12,7 +12,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from tests.emulator.nodes.reading import read_committed
-from tests.interop.foreign_clients import CLIENTS, FencedError, ForeignClient, ForeignProducer
+from tests.interop.foreign_clients import CLIENTS, ForeignClient, ForeignProducer
 from tests.support.conditions import until
 
 Start = Callable[[], ForeignProducer]
@@ -73,23 +73,3 @@ def assert_committed(emulator: Emulator, client: ForeignClient) -> None:
 def test_transactions(emulator: Emulator, client: ForeignClient, start: Start) -> None:
     write_transactions(start())
     assert_committed(emulator, client)
-
-
-def test_offsets(emulator: Emulator, client: ForeignClient, start: Start) -> None:
-    producer = start()
-    producer.begin()
-    producer.send_offsets("g", "t", 7)
-    producer.commit()
-    assert client.committed_offset(emulator.bootstrap_servers, "g", "t") == 7
-
-
-def test_a_zombie_is_fenced(emulator: Emulator, client: ForeignClient, start: Start) -> None:
-    zombie = start()
-    zombie.begin()
-    zombie.send("t", b"zombie")
-    zombie.flush()
-    write_transactions(start())
-    with pytest.raises(FencedError):
-        zombie.commit()
-    assert_committed(emulator, client)
-    assert read(emulator, client, committed=False)[0] == b"zombie"

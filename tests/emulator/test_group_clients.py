@@ -6,7 +6,6 @@ real time: to end a member, a test silences it and advances the clock.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,12 +18,9 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import CloseBefore, Fault
-from tests.support.conditions import until
 
 # imported as untyped: their types do not pass mypy's strict mode
-aiokafka: Any = import_module("aiokafka")
 confluent_kafka: Any = import_module("confluent_kafka")
-confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
 kafka: Any = import_module("kafka")
 kafka_errors: Any = import_module("kafka.errors")
 
@@ -125,19 +121,6 @@ def produce(emulator: Emulator, values: Iterable[str], partition: int | None = N
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_librdkafka_members_come_and_go(emulator: Emulator, consumers: Consumers) -> None:
-    consumers.join("a")
-    consumers.poll_until(consumers.is_shared)
-    consumers.join("b")
-    consumers.poll_until(lambda: len(consumers.members) == 2 and consumers.is_shared())
-    consumers.join("c")
-    consumers.poll_until(consumers.is_shared)
-    consumers.members.pop("a").close()
-    consumers.poll_until(consumers.is_shared)
-    consumers.members.pop("c").close()
-    consumers.poll_until(consumers.is_shared)
-
-
 def test_librdkafka_member_that_dies_is_missed_after_its_session(emulator: Emulator, consumers: Consumers) -> None:
     consumers.join("a")
     consumers.join("b")
@@ -152,19 +135,6 @@ def test_librdkafka_member_that_dies_is_missed_after_its_session(emulator: Emula
 def silence(emulator: Emulator, client_id: str) -> Any:
     """Drop all requests of a client, as if it were killed by SIGKILL."""
     return emulator.faults.add(Fault(client_id=client_id, count=None, action=CloseBefore()))
-
-
-def test_librdkafka_commits_and_resumes(emulator: Emulator, consumers: Consumers) -> None:
-    produce(emulator, [f"{index}" for index in range(20)])
-    consumers.join("a")
-    consumers.poll_until(lambda: len(consumers.messages) == 20)
-    consumers.members["a"].commit(asynchronous=False)
-    consumers.members.pop("a").close()
-    consumers.messages.clear()
-    produce(emulator, ["new"])
-    consumers.join("b")
-    consumers.poll_until(lambda: len(consumers.messages) == 1)
-    assert consumers.messages[0].value() == b"new"
 
 
 def test_librdkafka_static_member_comes_back_without_a_rebalance(emulator: Emulator) -> None:
@@ -446,91 +416,7 @@ class KafkaPythonMember:
         self._thread.join(TIMEOUT_S)
 
 
-def test_kafka_python(emulator: Emulator) -> None:
-    first = KafkaPythonMember(emulator)
-    produce(emulator, [f"{index}" for index in range(8)])
-    until(lambda: len(first.values) == 8)
-    second = KafkaPythonMember(emulator)
-    until(lambda: len(first.partitions) == len(second.partitions) == 2)
-    assert not first.partitions & second.partitions
-    produce(emulator, [f"{index}" for index in range(8, 16)])
-    until(lambda: len(first.values) == 12)
-    until(lambda: len(second.values) == 4)
-    assert sorted(first.values + second.values, key=int) == [f"{index}" for index in range(16)]
-    first.leave()
-    until(lambda: len(second.partitions) == PARTITIONS)
-    second.leave()
-
-
-def test_aiokafka(emulator: Emulator) -> None:
-    produce(emulator, [f"{index}" for index in range(8)])
-    asyncio.run(asyncio.wait_for(aiokafka_members(emulator), 2 * TIMEOUT_S))
-
-
-async def aiokafka_members(emulator: Emulator) -> None:
-    settings = {
-        "bootstrap_servers": emulator.bootstrap_servers,
-        "group_id": "g",
-        "auto_offset_reset": "earliest",
-        "enable_auto_commit": False,
-        "heartbeat_interval_ms": 50,
-        "session_timeout_ms": SESSION_MS,
-        "fetch_max_wait_ms": 10,
-        "retry_backoff_ms": 20,
-    }
-    first = aiokafka.AIOKafkaConsumer("t", **settings)
-    await first.start()
-    values = [(await first.getone()).value.decode() for _ in range(8)]
-    assert sorted(values) == [f"{index}" for index in range(8)]
-    await first.commit()
-    second = aiokafka.AIOKafkaConsumer("t", **settings)
-    await second.start()
-    while len(first.assignment()) != 2 or len(second.assignment()) != 2:
-        await asyncio.gather(first.getmany(timeout_ms=10), second.getmany(timeout_ms=10))
-    assert not first.assignment() & second.assignment()
-    async with aiokafka.AIOKafkaProducer(
-        bootstrap_servers=emulator.bootstrap_servers, transactional_id="x"
-    ) as producer:
-        (partition, *_) = first.assignment()
-        await producer.begin_transaction()
-        await producer.send_offsets_to_transaction({partition: 1}, "g")
-        await producer.commit_transaction()
-    await first.stop()
-    while len(second.assignment()) != PARTITIONS:
-        await second.getmany(timeout_ms=10)
-    assert await second.committed(partition) == 1
-    await second.stop()
-
-
 # administration
-
-
-def test_librdkafka_admin(emulator: Emulator, consumers: Consumers) -> None:
-    admin = confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0})
-    state = confluent_kafka.ConsumerGroupState
-    consumers.join("a")
-    consumers.poll_until(consumers.is_shared)
-    consumers.members["a"].commit(offsets=[confluent_kafka.TopicPartition("t", 0, 5)], asynchronous=False)
-    listed = admin.list_consumer_groups(states={state.STABLE}).result(TIMEOUT_S)
-    assert ([group.group_id for group in listed.valid], listed.errors) == (["g"], [])
-    assert admin.list_consumer_groups(states={state.EMPTY}).result(TIMEOUT_S).valid == []
-    described = admin.describe_consumer_groups(["g"], include_authorized_operations=True)["g"].result(TIMEOUT_S)
-    (member,) = described.members
-    assert (described.state, described.partition_assignor) == (
-        state.STABLE,
-        consumers.settings["partition_assignment_strategy"],
-    )
-    assert (member.client_id, member.host) == ("a", "/127.0.0.1")
-    assert sorted(part.partition for part in member.assignment.topic_partitions) == list(range(PARTITIONS))
-    with pytest.raises(confluent_kafka.KafkaException) as refused:
-        admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
-    assert refused.value.args[0].code() == confluent_kafka.KafkaError.NON_EMPTY_GROUP
-    consumers.members.pop("a").close()
-    request = confluent_kafka.ConsumerGroupTopicPartitions("g", [confluent_kafka.TopicPartition("t", 0)])
-    offsets = admin.list_consumer_group_offsets([request])["g"].result(TIMEOUT_S)
-    assert [part.offset for part in offsets.topic_partitions] == [5]
-    admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
-    assert emulator.groups() == []
 
 
 def test_kafka_python_admin(emulator: Emulator) -> None:

@@ -135,20 +135,6 @@ def test_the_last_to_join_again_are_refused_if_the_group_is_too_large() -> None:
 # rebalances
 
 
-def test_a_new_member_makes_all_others_join_again() -> None:
-    simulated = SimulatedGroup()
-    (first,) = simulated.stable(1)
-    second = simulated.add()
-    assert simulated.group.state is PREPARING
-    assert simulated.heartbeat(first) == ErrorCode.rebalance_in_progress
-    assert simulated.join(first) is not None
-    assert {simulated.joined[member].generation for member in (first, second)} == {2}
-    assert simulated.joined[first].leader == first
-    simulated.sync_all()
-    assert {simulated.heartbeat(member) for member in (first, second)} == {ErrorCode.none}
-    assert simulated.synced[second].assignment == second.encode()
-
-
 def test_a_member_that_does_not_join_again_in_time_is_removed() -> None:
     simulated = SimulatedGroup()
     first, second = simulated.stable(2)
@@ -264,27 +250,7 @@ def test_the_initial_delay_grows_while_members_join_up_to_their_rebalance_timeou
     assert len(simulated.group.members) == 7
 
 
-def test_the_initial_delay_ends_when_no_other_member_joins() -> None:
-    simulated = SimulatedGroup(initial_delay_ms=3_000)
-    member = simulated.add()
-    simulated.advance(2_999)
-    assert member not in simulated.joined
-    simulated.advance(1)
-    assert simulated.joined[member].generation == 1
-
-
 # sessions
-
-
-def test_a_member_that_is_silent_is_removed() -> None:
-    simulated = SimulatedGroup()
-    first, second = simulated.stable(2)
-    simulated.advance(SESSION_MS - 1)
-    assert simulated.heartbeat(second) == ErrorCode.none
-    simulated.advance(1)
-    assert set(simulated.group.members) == {second}
-    assert (simulated.group.state, simulated.group.leader) == (PREPARING, second)
-    assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
 
 
 def test_a_member_that_waits_for_the_others_stays() -> None:
@@ -309,32 +275,7 @@ def test_a_new_member_whose_client_is_gone_is_removed() -> None:
     assert simulated.joined[newcomer].error == ErrorCode.unknown_member_id
 
 
-def test_the_last_member_leaves_an_empty_group_behind() -> None:
-    simulated = SimulatedGroup()
-    (member,) = simulated.stable(1)
-    simulated.advance(SESSION_MS)
-    group = simulated.group
-    assert (group.state, group.generation, group.leader, group.protocol_name) == (EMPTY, 2, None, None)
-    assert group.protocol_type == "consumer"
-    assert group.next_deadline_ms is None
-    old = simulated.join(member)
-    assert old is not None
-    assert old.error == ErrorCode.unknown_member_id
-
-
 # leaving
-
-
-def test_leaving() -> None:
-    simulated = SimulatedGroup()
-    first, second, third = simulated.stable(3)
-    assert simulated.leave((first, None), ("nobody", None), (second, None), ("", "i")) == [
-        ErrorCode.none,
-        ErrorCode.unknown_member_id,
-        ErrorCode.none,
-        ErrorCode.unknown_member_id,
-    ]
-    assert (set(simulated.group.members), simulated.group.state) == ({third}, PREPARING)
 
 
 def test_a_member_leaves_once_however_often_it_is_named() -> None:
@@ -451,22 +392,6 @@ def test_a_rebalance_that_only_absent_static_members_take_part_in_waits_for_thei
 
 
 # failover
-
-
-def test_a_new_coordinator_goes_on_with_the_generation() -> None:
-    simulated = SimulatedGroup()
-    members = simulated.stable(2)
-    before = simulated.group
-    simulated.advance(SESSION_MS // 2)
-    simulated.fail_over()
-    group = simulated.group
-    assert (group.state, group.generation, group.leader) == (STABLE, before.generation, before.leader)
-    assert [member.assignment for member in group.members.values()] == [
-        member.assignment for member in before.members.values()
-    ]
-    assert group.state_timestamp_ms == before.state_timestamp_ms
-    simulated.advance(SESSION_MS - 1)
-    assert {simulated.heartbeat(member) for member in members} == {ErrorCode.none}
 
 
 def test_a_group_value_does_not_change() -> None:

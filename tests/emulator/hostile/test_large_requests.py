@@ -1,4 +1,7 @@
-"""Legal requests that name thousands of things: others are served in between."""
+"""Legal requests that name thousands of things: others are served in between.
+
+Of each array by itself, with names that nothing has, test_every_array.py asks.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,6 @@ def emulator() -> Iterator[Emulator]:
 Send = Callable[[RawClient], Any]
 
 
-def _metadata(client: RawClient) -> Any:
-    parts = request_parts("metadata", 12)
-    topics = tuple(parts.MetadataRequestTopic(name=f"n{index}", topic_id=None) for index in range(MANY))
-    options = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-    return client.call("metadata", 12, topics=topics, **options).topics
-
-
 def _list_offsets(client: RawClient) -> Any:
     parts = request_parts("list_offsets", 7)
     rows = tuple(
@@ -52,38 +48,6 @@ def _list_offsets(client: RawClient) -> Any:
     )
     topics = (parts.ListOffsetsTopic(name="t", partitions=rows),)
     return client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics).topics[0].partitions
-
-
-def _find_coordinators(client: RawClient) -> Any:
-    keys = tuple(f"g{index}" for index in range(MANY))
-    return client.call("find_coordinator", 4, key_type=0, coordinator_keys=keys).coordinators
-
-
-def _describe_groups(client: RawClient) -> Any:
-    groups = tuple(f"g{index}" for index in range(MANY))
-    return client.call("describe_groups", 5, groups=groups, include_authorized_operations=False).groups
-
-
-def _delete_groups(client: RawClient) -> Any:
-    return client.call("delete_groups", 2, groups_names=tuple(f"g{index}" for index in range(MANY))).results
-
-
-def _offset_fetch(client: RawClient) -> Any:
-    parts = request_parts("offset_fetch", 8)
-    groups = tuple(parts.OffsetFetchRequestGroup(group_id=f"g{index}", topics=None) for index in range(MANY))
-    return client.call("offset_fetch", 8, groups=groups, require_stable=False).groups
-
-
-def _offset_fetch_of_one_group(client: RawClient) -> Any:
-    topics = (request_parts("offset_fetch", 7).OffsetFetchRequestTopic(name="t", partition_indexes=tuple(range(MANY))),)
-    return client.call("offset_fetch", 7, group_id="g", topics=topics, require_stable=True).topics[0].partitions
-
-
-def _offset_fetch_of_topics_without_partitions(client: RawClient) -> Any:
-    new = request_parts("offset_fetch", 8)
-    topics = tuple(new.OffsetFetchRequestTopics(name=f"n{index}", partition_indexes=()) for index in range(MANY))
-    groups = (new.OffsetFetchRequestGroup(group_id="g", topics=topics),)
-    return client.call("offset_fetch", 8, groups=groups, require_stable=False).groups[0].topics
 
 
 def _offset_commit(client: RawClient) -> Any:
@@ -125,12 +89,6 @@ def _produce_to_topics(client: RawClient) -> Any:
     return client.call("produce", 9, **options, topic_data=topics).responses
 
 
-def _share_offsets_of_groups(client: RawClient) -> Any:
-    new = request_parts("describe_share_group_offsets", 0).DescribeShareGroupOffsetsRequestGroup
-    groups = tuple(new(group_id=f"g{index}", topics=()) for index in range(MANY))
-    return client.call("describe_share_group_offsets", 0, groups=groups).groups
-
-
 ANY_ACL = {
     "resource_type_filter": 2,
     "resource_name_filter": None,
@@ -147,11 +105,6 @@ def _delete_acls(client: RawClient, **of_the_last: int) -> Any:
     filters = [new(**{**ANY_ACL, "resource_name_filter": f"n{index}"}) for index in range(MANY)]
     filters[-1] = new(**{**ANY_ACL, **of_the_last})
     return client.call("delete_acls", 3, filters=tuple(filters)).filter_results
-
-
-def _describe_share_groups(client: RawClient) -> Any:
-    groups = tuple(f"g{index}" for index in range(MANY))
-    return client.call("share_group_describe", 1, group_ids=groups, include_authorized_operations=False).groups
 
 
 def _same_share_offset(client: RawClient) -> Any:
@@ -260,21 +213,12 @@ def _describe_quorum(client: RawClient) -> Any:
 @pytest.mark.parametrize(
     "send",
     [
-        _metadata,
         _list_offsets,
-        _find_coordinators,
-        _describe_groups,
-        _delete_groups,
-        _offset_fetch,
-        _offset_fetch_of_one_group,
-        _offset_fetch_of_topics_without_partitions,
         _offset_commit,
         _fetch,
         _produce,
         _produce_to_topics,
-        _share_offsets_of_groups,
         _delete_acls,
-        _describe_share_groups,
         _same_share_offset,
         _share_fetch,
         _acknowledge_partitions,

@@ -13,13 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
-from dualwrite.broker_emulator.log.partition_log import HIGH_WATERMARK, PartitionLog
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
 from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.bad_batches import GZIP, SNAPPY, compressed, record
 from tests.emulator.log.bad_batches import batch as raw_batch
 from tests.emulator.log.disk import open_log
-from tests.emulator.log.writers import NOW_MS, WRITERS, foreign_batches, read_records, timed
+from tests.emulator.log.writers import NOW_MS, WRITERS, foreign_batches
 
 DAY_MS = 86_400_000
 MakeLog = Callable[..., PartitionLog]
@@ -95,22 +95,6 @@ def test_the_newest_record_of_each_key_stays_where_it_was(make_log: MakeLog) -> 
     compact(log)
     assert data(log) == [(3, "b", "2"), (4, "c", "1"), (5, "a", "3"), (6, "newest", "segment")]
     assert (log.log_start_offset, log.log_end_offset) == (0, 7)
-
-
-def test_reading_continues_after_removed_records(make_log: MakeLog) -> None:
-    log = make_log()
-    for number in range(5):
-        put(log, ("a", str(number)))
-    compact(log)
-    for offset in range(5):
-        response = log.read(offset, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-        found = [record.offset for record in read_records(response.records)]
-        while not found:  # the last batch of a segment stays, empty, and says where the next one begins
-            header = parse_header(response.records)
-            assert header.record_count == 0
-            response = log.read(header.last_offset + 1, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-            found = [record.offset for record in read_records(response.records)]
-        assert found[-1] >= offset
 
 
 def test_a_compacted_batch_is_a_valid_one_with_its_headers_and_timestamps(make_log: MakeLog) -> None:
@@ -332,13 +316,6 @@ def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: 
     assert len(data(found)) < 8
 
 
-def test_records_of_compacted_topics_need_keys(make_log: MakeLog) -> None:
-    log = make_log()
-    result = log.append(build_batch([(None, b"v")], timestamp_ms=NOW_MS), now_ms=NOW_MS)
-    assert result.error is ErrorCode.invalid_record
-    assert [bad.batch_index for bad in result.bad_records] == [0]
-
-
 @given(
     steps=st.lists(
         st.tuples(
@@ -543,42 +520,6 @@ def test_compacted_topics_keep_old_records(make_log: MakeLog) -> None:
     assert log.log_start_offset == 0
 
 
-def test_readers_below_the_start_are_out_of_range(make_log: MakeLog) -> None:
-    log = make_log("delete")
-    for number in range(4):
-        put(log, ("a", str(number)))
-    assert at_once(log.delete_records(2)) is ErrorCode.none
-    below = log.read(1, max_bytes=100, read_committed=False, at_least_one=True)
-    assert below.error is ErrorCode.offset_out_of_range
-    assert at_once(log.offset_for_timestamp(-2, read_committed=False)) == (2, -1)
-    assert [record.offset for stored in log.batches() for record in iter_records(stored)] == [2, 3]
-
-
-def test_times_are_looked_for_among_the_records_that_are_left(make_log: MakeLog) -> None:
-    log = make_log("delete", segment_bytes=1 << 20)
-    for timestamps in ((100, 400), (300,), (200, 400), (350,)):
-        log.append(timed(*timestamps), now_ms=NOW_MS)
-    assert at_once(log.delete_records(3)) is ErrorCode.none
-    found = [at_once(log.offset_for_timestamp(wanted, read_committed=False)) for wanted in (0, 100, 250, 350, 400, 401)]
-    assert found == [(3, 200), (3, 200), (4, 400), (4, 400), (4, 400), (-1, -1)]
-    # Kafka looks for the newest record of the whole segment, deleted ones included
-    assert at_once(log.offset_for_timestamp(-3, read_committed=False)) == (1, 400)
-
-
-def test_delete_records_within_a_segment_and_up_to_the_high_watermark(make_log: MakeLog, tmp_path: Path) -> None:
-    log = make_log("delete", segment_bytes=1 << 20)
-    for number in range(4):
-        put(log, ("a", str(number)))
-    assert at_once(log.delete_records(5)) is ErrorCode.offset_out_of_range
-    assert at_once(log.delete_records(2)) is ErrorCode.none
-    assert at_once(log.delete_records(1)) is ErrorCode.none  # that is done already
-    logs = [log, open_log(tmp_path / "orders-0")] if (tmp_path / "orders-0").exists() else [log]
-    assert [each.log_start_offset for each in logs] == [2] * len(logs)
-    assert at_once(log.delete_records(HIGH_WATERMARK)) is ErrorCode.none
-    assert (log.log_start_offset, log.log_end_offset) == (4, 4)
-    assert at_once(make_log("compact").delete_records(0)) is ErrorCode.policy_violation
-
-
 # memory
 
 
@@ -602,17 +543,3 @@ def test_at_the_limit_clients_are_refused_and_coordinators_are_not(caplog: pytes
     assert log.append(value, now_ms=NOW_MS).error is ErrorCode.none
     at_once(log.destroy())
     assert budget.used_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("cleanup.policy", "compress"),
-        ("retention.ms", "soon"),
-        ("segment.bytes", "1"),
-        ("min.cleanable.dirty.ratio", "2.0"),
-    ],
-)
-def test_a_setting_with_a_value_that_it_does_not_take(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"Invalid value {value} for configuration {name}"):
-        LogConfig().with_overrides({name: value})

@@ -152,20 +152,17 @@ def test_a_failed_append_keeps_the_guard(log: PartitionLog) -> None:
     assert append(log, early).error is ErrorCode.none
 
 
+def test_a_guard_of_a_transaction_that_has_ended_is_worth_nothing(log: PartitionLog) -> None:
+    """Nor while another verification of the same producer is under way (KAFKA-14884)."""
+    records = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
+    old = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
+    assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
+    new = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
+    assert append(log, records, old).error is ErrorCode.invalid_txn_state
+    assert append(log, records, new).error is ErrorCode.none
+
+
 # --- high watermark ---
-
-
-def test_a_held_high_watermark_hides_later_records(log: PartitionLog) -> None:
-    append(log, batch(b"a"))
-    log.hold_high_watermark()
-    append(log, batch(b"b"))
-    assert offsets(log) == (1, 1, 2)
-    assert values(log) == [b"a"]
-    assert values(log, offset=1) == []
-    assert at_once(log.offset_for_timestamp(-1, read_committed=False)) == (1, -1)
-    log.release_high_watermark()
-    assert offsets(log) == (2, 2, 2)
-    assert values(log, offset=1) == [b"b"]
 
 
 def test_waiters_are_told_when_something_becomes_visible(log: PartitionLog) -> None:
@@ -227,15 +224,6 @@ def test_an_abort_is_listed_although_its_marker_lies_beyond_the_last_stable_offs
     assert result.aborted == [(1, 0)]
 
 
-def test_overlapping_aborts_are_listed_for_every_batch_of_theirs(log: PartitionLog) -> None:
-    send(log, pid=1)
-    send(log, pid=2)
-    end(log, pid=1, commit=False)
-    end(log, pid=2, commit=False)
-    aborted = [log.read(offset, max_bytes=1, read_committed=True, at_least_one=True).aborted for offset in range(4)]
-    assert aborted == [[(1, 0)], [(1, 0), (2, 1)], [(1, 0), (2, 1)], [(2, 1)]]
-
-
 def test_replay_gives_every_batch_from_an_offset(log: PartitionLog) -> None:
     assert list(log.batches()) == []
     append(log, batch(b"a", b"b"))
@@ -274,25 +262,6 @@ def test_offsets_are_found_by_time(log: PartitionLog, compression: int) -> None:
         (4, 400),
     ]
     assert find(401) == (-1, -1)
-
-
-def test_an_empty_log_has_no_times(log: PartitionLog) -> None:
-    assert [at_once(log.offset_for_timestamp(wanted, read_committed=True)) for wanted in (-1, -2, -3, 5)] == [
-        (0, -1),
-        (0, -1),
-        (-1, -1),
-        (-1, -1),
-    ]
-
-
-def test_times_beyond_the_limit_of_the_isolation_level_are_dropped(log: PartitionLog) -> None:
-    append(log, timed(100))
-    send(log)
-    for wanted in (-3, NOW_MS):
-        assert at_once(log.offset_for_timestamp(wanted, read_committed=False)) == (1, NOW_MS)
-        assert at_once(log.offset_for_timestamp(wanted, read_committed=True)) == (-1, -1)
-    assert at_once(log.offset_for_timestamp(-1, read_committed=True)) == (1, -1)
-    assert at_once(log.offset_for_timestamp(-1, read_committed=False)) == (2, -1)
 
 
 def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:

@@ -45,13 +45,6 @@ def test_time_that_has_passed_counts() -> None:
     assert rate(samples, START_MS + 11_000, SIZE) == 0
 
 
-def test_samples_are_a_second_long_and_as_many_as_are_kept() -> None:
-    samples = used(*((100 * step, 1) for step in range(200)))
-    assert [sample.value for sample in samples] == [10] * len(samples)
-    assert len(samples) in (SIZE.samples, SIZE.samples + 1)
-    assert 9 < rate(samples, START_MS + 19_900, SIZE) < 11
-
-
 def test_a_sample_that_overlaps_the_window_is_whole() -> None:
     samples = used((0, 1), (900, 1), (1500, 5))
     assert [sample.value for sample in samples] == [2, 5]

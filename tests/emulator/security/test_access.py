@@ -15,7 +15,6 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import TopicAuthorizationFailedError
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import admin as confluent_admin
 
 from dualwrite.broker_emulator import (
     Acl,
@@ -172,38 +171,6 @@ def test_confluent_kafka_is_told(emulator: Emulator) -> None:
     error = None if message is None else message.error()
     assert error is not None
     assert error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
-
-
-def test_confluent_kafka_grants(emulator: Emulator) -> None:
-    admin = confluent_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0})
-    kind = confluent_admin
-    binding = kind.AclBinding(
-        kind.ResourceType.TOPIC,
-        "orders",
-        kind.ResourcePatternType.LITERAL,
-        ME,
-        "*",
-        kind.AclOperation.WRITE,
-        kind.AclPermissionType.ALLOW,
-    )
-    with pytest.raises(KafkaException) as refused:
-        admin.create_acls([binding])[binding].result(60)
-    assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
-    emulator.add_acls(Acl.allow(ME, AclOperation.ALTER, ResourceType.CLUSTER))
-    admin.create_acls([binding])[binding].result(60)
-    assert WRITES_ORDERS in emulator.acls()
-    wanted = kind.AclBindingFilter(
-        kind.ResourceType.TOPIC,
-        "orders",
-        kind.ResourcePatternType.MATCH,
-        None,  # type: ignore[arg-type]  # a filter may leave it out
-        None,  # type: ignore[arg-type]
-        kind.AclOperation.ANY,
-        kind.AclPermissionType.ANY,
-    )
-    assert admin.describe_acls(wanted).result(60) == [binding]
-    assert admin.delete_acls([wanted])[wanted].result(60) == [binding]
-    assert WRITES_ORDERS not in emulator.acls()
 
 
 def test_aiokafka_is_told(emulator: Emulator) -> None:

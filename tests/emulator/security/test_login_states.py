@@ -6,11 +6,9 @@ import pytest
 
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError
 from dualwrite.broker_emulator.security.login_states import NEXT_STATES, REACTIONS, Reaction, RequestKind, State
-from dualwrite.broker_emulator.security.principal import Principal
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
-from tests.support.narrowing import current
 
-RIGHT, WRONG, OTHER = b"\0alice\0secret", b"\0alice\0no", b"\0bob\0secret"
+RIGHT, OTHER = b"\0alice\0secret", b"\0bob\0secret"
 USERS = {"alice": "secret", "bob": "secret"}
 
 
@@ -38,43 +36,6 @@ def test_the_table_is_complete() -> None:
     assert REACTIONS.keys() == set(State)
     assert all(row.keys() == set(RequestKind) for row in REACTIONS.values())
     assert NEXT_STATES.keys() == set(State)
-
-
-def test_nothing_but_a_login_is_served_before_it() -> None:
-    served = {(state, kind) for state, row in REACTIONS.items() for kind in row if row[kind] is Reaction.SERVE}
-    assert {kind for state, kind in served if state is not State.AUTHENTICATED} == set(RequestKind) - {
-        RequestKind.OTHER
-    }
-    assert (State.EXPECTS_HANDSHAKE, RequestKind.VERSIONS) not in served
-
-
-def test_a_login_from_its_beginning_to_its_end() -> None:
-    made = login()
-    assert made.admit(RequestKind.VERSIONS) is Reaction.SERVE
-    made.versions_sent()
-    assert current(made.state) is State.EXPECTS_HANDSHAKE
-    assert made.admit(RequestKind.HANDSHAKE) is Reaction.SERVE
-    assert made.shake_hands("PLAIN", 1)
-    assert current(made.state) is State.EXPECTS_REQUESTS
-    assert made.admit(RequestKind.AUTHENTICATE) is Reaction.SERVE
-    assert made.respond(RIGHT) == (b"", 0)
-    assert (made.state, made.principal) == (State.AUTHENTICATED, Principal("User", "alice"))
-    assert made.admit(RequestKind.OTHER) is Reaction.SERVE
-
-
-def test_what_fails_stays_failed() -> None:
-    made = login()
-    made.shake_hands("PLAIN", 1)
-    with pytest.raises(LoginFailedError, match="Invalid username or password"):
-        made.respond(WRONG)
-    assert (made.state, made.principal) == (State.FAILED, None)
-    assert {made.admit(kind) for kind in RequestKind} == {Reaction.CLOSE}
-
-
-def test_a_mechanism_that_is_not_enabled() -> None:
-    made = login()
-    assert not made.shake_hands("OAUTHBEARER", 1)
-    assert made.state is State.FAILED
 
 
 def test_a_session_ends_after_its_last_millisecond() -> None:

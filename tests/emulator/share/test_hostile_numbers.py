@@ -237,11 +237,6 @@ def test_epochs_of_no_session(sharer: Sharer, epoch: int) -> None:
     assert sharer.raw_acknowledge(epoch, {0: [(0, 0, [ACCEPT])]}).error_code == 123
 
 
-@pytest.mark.parametrize("index", [-1, -(2**31), INT32])
-def test_partitions_of_no_topic(sharer: Sharer, index: int) -> None:
-    assert sharer.acknowledge([(0, 0, [ACCEPT])], partition=index) == 3
-
-
 def alter(client: RawClient, start_offset: int) -> Any:
     parts = request_parts("alter_share_group_offsets", 0)
     row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=start_offset)

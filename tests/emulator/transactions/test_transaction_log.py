@@ -116,24 +116,6 @@ def test_value_version_follows_the_clusters_transaction_version(transaction_vers
     assert value_version(transaction_version) == expected
 
 
-@pytest.mark.parametrize(
-    ("transactional_id", "partition"),
-    [
-        ("", 0),
-        ("a", 47),
-        ("txn-1", 10),
-        ("my-txn", 45),
-        ("my-transactional-id", 46),
-        ("kafka-sink-0-1", 5),
-        ("polygenelubricants", 0),  # hashes to Integer.MIN_VALUE
-        ("\u00e9t\u00e9", 42),
-        ("\U0001f600", 49),
-    ],
-)
-def test_partition_of_an_id(transactional_id: str, partition: int) -> None:
-    assert partition_for(transactional_id, 50) == partition
-
-
 @given(st.text(st.characters(codec="ascii"), max_size=300))
 def test_partition_of_an_ascii_id_is_that_of_javas_hash(transactional_id: str) -> None:
     code = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -24,6 +24,19 @@ class Case(NamedTuple):
     is_incremental: bool = True
 
 
+def _setting(resource_type: int, name: str) -> Callable[..., Case]:
+    """Return a maker of cases that change one setting of a resource."""
+
+    def make(key: str, value: str | None, error: int = 0, message: str | None = None, *, by: int = SET) -> Case:
+        return Case(resource_type, name, ((key, by, value),), error, message)
+
+    return make
+
+
+_topic, _broker, _brokers = _setting(TOPIC, THE_TOPIC), _setting(BROKER, THE_NODE), _setting(BROKER, "")
+_logger, _group, _metrics = _setting(BROKER_LOGGER, THE_NODE), _setting(GROUP, "g"), _setting(CLIENT_METRICS, "s")
+
+
 def _number(name: str, value: str, kind: str) -> str:
     return f"Invalid value {value} for configuration {name}: Not a number of type {kind}"
 
@@ -42,42 +55,29 @@ _LEVELS = "as it is not a supported log level. Valid log levels are DEBUG, ERROR
 _REMOVED = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
 
 CASES: Final[Mapping[str, Case]] = {
-    "a value": Case(TOPIC, THE_TOPIC, (("retention.ms", SET, "5"),), 0, None),
-    "a value with spaces": Case(TOPIC, THE_TOPIC, (("retention.ms", SET, " 77 "),), 0, None),
+    "a value": _topic("retention.ms", "5"),
+    "a value with spaces": _topic("retention.ms", " 77 "),
     "nothing": Case(TOPIC, THE_TOPIC, (), 0, None),
-    "an unknown name": Case(TOPIC, THE_TOPIC, (("colour", SET, "1"),), 40, "Unknown topic config name: colour"),
-    "an unknown name deleted": Case(TOPIC, THE_TOPIC, (("colour", DELETE, None),), 0, None),
-    "an unknown name appended": Case(TOPIC, THE_TOPIC, (("colour", APPEND, "1"),), 40, _no_list("colour", "APPEND")),
-    "a broker's name": Case(
-        TOPIC, THE_TOPIC, (("log.retention.ms", SET, "1"),), 40, "Unknown topic config name: log.retention.ms"
+    "an unknown name": _topic("colour", "1", 40, "Unknown topic config name: colour"),
+    "an unknown name deleted": _topic("colour", None, by=DELETE),
+    "an unknown name appended": _topic("colour", "1", 40, _no_list("colour", "APPEND"), by=APPEND),
+    "a broker's name": _topic("log.retention.ms", "1", 40, "Unknown topic config name: log.retention.ms"),
+    "no number": _topic("retention.ms", "x", 40, _number("retention.ms", "x", "LONG")),
+    "an empty number": _topic("retention.ms", "", 40, _number("retention.ms", "", "LONG")),
+    "a number too large for its type": _topic(
+        "segment.bytes", "99999999999", 40, _number("segment.bytes", "99999999999", "INT")
     ),
-    "no number": Case(TOPIC, THE_TOPIC, (("retention.ms", SET, "x"),), 40, _number("retention.ms", "x", "LONG")),
-    "an empty number": Case(TOPIC, THE_TOPIC, (("retention.ms", SET, ""),), 40, _number("retention.ms", "", "LONG")),
-    "a number too large for its type": Case(
-        TOPIC, THE_TOPIC, (("segment.bytes", SET, "99999999999"),), 40, _number("segment.bytes", "99999999999", "INT")
+    "too small": _topic(
+        "retention.ms", "-2", 40, "Invalid value -2 for configuration retention.ms: Value must be at least -1"
     ),
-    "too small": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("retention.ms", SET, "-2"),),
-        40,
-        "Invalid value -2 for configuration retention.ms: Value must be at least -1",
-    ),
-    "too large": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("min.cleanable.dirty.ratio", SET, "2"),),
+    "too large": _topic(
+        "min.cleanable.dirty.ratio",
+        "2",
         40,
         "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
     ),
-    "no ratio": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("min.cleanable.dirty.ratio", SET, "x"),),
-        40,
-        _number("min.cleanable.dirty.ratio", "x", "DOUBLE"),
-    ),
-    "null": Case(TOPIC, THE_TOPIC, (("retention.ms", SET, None),), 42, "Null value not supported for : retention.ms"),
+    "no ratio": _topic("min.cleanable.dirty.ratio", "x", 40, _number("min.cleanable.dirty.ratio", "x", "DOUBLE")),
+    "null": _topic("retention.ms", None, 42, "Null value not supported for : retention.ms"),
     "twice": Case(
         TOPIC,
         THE_TOPIC,
@@ -85,39 +85,32 @@ CASES: Final[Mapping[str, Case]] = {
         42,
         "Error due to duplicate config keys",
     ),
-    "no such operation": Case(TOPIC, THE_TOPIC, (("retention.ms", 9, "1"),), -1, None),
-    "append to what is no list": Case(
-        TOPIC, THE_TOPIC, (("retention.ms", APPEND, "1"),), 40, _no_list("retention.ms", "APPEND")
-    ),
-    "subtract from what is no list": Case(
-        TOPIC, THE_TOPIC, (("retention.ms", SUBTRACT, "1"),), 40, _no_list("retention.ms", "SUBTRACT")
-    ),
-    "append": Case(TOPIC, THE_TOPIC, (("cleanup.policy", APPEND, "compact"),), 0, None),
-    "append something unknown": Case(TOPIC, THE_TOPIC, (("cleanup.policy", APPEND, "shred"),), 40, _CLEANUP),
-    "subtract everything": Case(TOPIC, THE_TOPIC, (("cleanup.policy", SUBTRACT, "delete,compact"),), 0, None),
-    "a policy of none": Case(TOPIC, THE_TOPIC, (("cleanup.policy", SET, ""),), 0, None),
-    "a policy twice": Case(TOPIC, THE_TOPIC, (("cleanup.policy", SET, "delete,delete"),), 0, None),
-    "an unknown policy": Case(TOPIC, THE_TOPIC, (("cleanup.policy", SET, "shred"),), 40, _CLEANUP),
-    "no truth": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("preallocate", SET, "maybe"),),
+    "no such operation": _topic("retention.ms", "1", -1, None, by=9),
+    "append to what is no list": _topic("retention.ms", "1", 40, _no_list("retention.ms", "APPEND"), by=APPEND),
+    "subtract from what is no list": _topic("retention.ms", "1", 40, _no_list("retention.ms", "SUBTRACT"), by=SUBTRACT),
+    "append": _topic("cleanup.policy", "compact", by=APPEND),
+    "append something unknown": _topic("cleanup.policy", "shred", 40, _CLEANUP, by=APPEND),
+    "subtract everything": _topic("cleanup.policy", "delete,compact", by=SUBTRACT),
+    "a policy of none": _topic("cleanup.policy", ""),
+    "a policy twice": _topic("cleanup.policy", "delete,delete"),
+    "an unknown policy": _topic("cleanup.policy", "shred", 40, _CLEANUP),
+    "no truth": _topic(
+        "preallocate",
+        "maybe",
         40,
         "Invalid value maybe for configuration preallocate: Expected value to be either true or false",
     ),
-    "truth in capitals": Case(TOPIC, THE_TOPIC, (("preallocate", SET, "TRUE"),), 0, None),
-    "an unknown compression": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("compression.type", SET, "rar"),),
+    "truth in capitals": _topic("preallocate", "TRUE"),
+    "an unknown compression": _topic(
+        "compression.type",
+        "rar",
         40,
         "Invalid value rar for configuration compression.type: String must be one of: uncompressed, zstd, lz4, snappy, "
         "gzip, producer",
     ),
-    "the case of a name": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("message.timestamp.type", SET, "createtime"),),
+    "the case of a name": _topic(
+        "message.timestamp.type",
+        "createtime",
         40,
         "Invalid value createtime for configuration message.timestamp.type: String must be one of: CreateTime, "
         "LogAppendTime",
@@ -129,30 +122,24 @@ CASES: Final[Mapping[str, Case]] = {
         40,
         "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)",
     ),
-    "tiered storage": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("remote.storage.enable", SET, "true"),),
+    "tiered storage": _topic(
+        "remote.storage.enable",
+        "true",
         40,
         "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage.",
     ),
-    "a small segment": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("segment.bytes", SET, "100"),),
-        40,
-        "Invalid value 100 for configuration segment.bytes: Value must be at least 1048576",
+    "a small segment": _topic(
+        "segment.bytes", "100", 40, "Invalid value 100 for configuration segment.bytes: Value must be at least 1048576"
     ),
-    "throttled replicas": Case(TOPIC, THE_TOPIC, (("leader.replication.throttled.replicas", SET, "0:1,1:1"),), 0, None),
-    "all replicas throttled": Case(TOPIC, THE_TOPIC, (("leader.replication.throttled.replicas", SET, "*"),), 0, None),
-    "no in-sync replica": Case(
-        TOPIC,
-        THE_TOPIC,
-        (("min.insync.replicas", SET, "0"),),
+    "throttled replicas": _topic("leader.replication.throttled.replicas", "0:1,1:1"),
+    "all replicas throttled": _topic("leader.replication.throttled.replicas", "*"),
+    "no in-sync replica": _topic(
+        "min.insync.replicas",
+        "0",
         40,
         "Invalid value 0 for configuration min.insync.replicas: Value must be at least 1",
     ),
-    "more in-sync replicas than copies": Case(TOPIC, THE_TOPIC, (("min.insync.replicas", SET, "5"),), 0, None),
+    "more in-sync replicas than copies": _topic("min.insync.replicas", "5"),
     "an unknown topic": Case(
         TOPIC, "no-such-topic", (("retention.ms", SET, "1"),), 3, "The topic 'no-such-topic' does not exist."
     ),
@@ -165,213 +152,147 @@ CASES: Final[Mapping[str, Case]] = {
         "and '-'",
     ),
     "all topics": Case(TOPIC, "", (("retention.ms", SET, "1"),), 42, "Default topic resources are not allowed."),
-    "a broker's value": Case(BROKER, THE_NODE, (("log.retention.ms", SET, "70000000"),), 0, None),
-    "all brokers' value": Case(BROKER, "", (("log.retention.ms", SET, "70000000"),), 0, None),
-    "a broker's unknown name": Case(BROKER, THE_NODE, (("colour", SET, "1"),), 0, None),
-    "all brokers' unknown name": Case(BROKER, "", (("colour", SET, "1"),), 0, None),
-    "only when it starts": Case(
-        BROKER,
-        THE_NODE,
-        (("num.partitions", SET, "4"),),
-        42,
-        "Cannot update these configs dynamically: [num.partitions]",
+    "a broker's value": _broker("log.retention.ms", "70000000"),
+    "all brokers' value": _brokers("log.retention.ms", "70000000"),
+    "a broker's unknown name": _broker("colour", "1"),
+    "all brokers' unknown name": _brokers("colour", "1"),
+    "only when it starts": _broker(
+        "num.partitions", "4", 42, "Cannot update these configs dynamically: [num.partitions]"
     ),
-    "only when they start": Case(
-        BROKER,
-        "",
-        (("log.retention.hours", SET, "4"),),
-        42,
-        "Cannot update these configs dynamically: [log.retention.hours]",
+    "only when they start": _brokers(
+        "log.retention.hours", "4", 42, "Cannot update these configs dynamically: [log.retention.hours]"
     ),
-    "a list only when it starts": Case(BROKER, THE_NODE, (("process.roles", APPEND, "x"),), -1, None),
-    "deleted, though only when it starts": Case(BROKER, THE_NODE, (("num.partitions", DELETE, None),), 0, None),
-    "a broker's wrong value": Case(
-        BROKER, THE_NODE, (("log.retention.ms", SET, "x"),), 42, _number("log.retention.ms", "x", "LONG")
+    "a list only when it starts": _broker("process.roles", "x", -1, None, by=APPEND),
+    "deleted, though only when it starts": _broker("num.partitions", None, by=DELETE),
+    "a broker's wrong value": _broker("log.retention.ms", "x", 42, _number("log.retention.ms", "x", "LONG")),
+    "all brokers' wrong value": _brokers(
+        "message.max.bytes", "-1", 42, "Invalid value -1 for configuration message.max.bytes: Value must be at least 0"
     ),
-    "all brokers' wrong value": Case(
-        BROKER,
-        "",
-        (("message.max.bytes", SET, "-1"),),
-        42,
-        "Invalid value -1 for configuration message.max.bytes: Value must be at least 0",
-    ),
-    "a retention of no time": Case(
-        BROKER,
-        THE_NODE,
-        (("log.retention.ms", SET, "0"),),
+    "a retention of no time": _broker(
+        "log.retention.ms",
+        "0",
         42,
         "requirement failed: log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
     ),
-    "append to what is no list of brokers": Case(
-        BROKER,
-        "",
-        (("log.retention.ms", APPEND, "1"),),
-        40,
-        "Config value append is not allowed for config key: log.retention.ms",
+    "append to what is no list of brokers": _brokers(
+        "log.retention.ms", "1", 40, "Config value append is not allowed for config key: log.retention.ms", by=APPEND
     ),
-    "a keystore of all listeners": Case(BROKER, THE_NODE, (("ssl.keystore.location", SET, "/x"),), 42, _PER_LISTENER),
-    "a keystore of all listeners of all brokers": Case(
-        BROKER, "", (("ssl.keystore.location", SET, "/x"),), 42, _PER_LISTENER
-    ),
-    "all brokers' listeners": Case(
-        BROKER,
-        "",
-        (("listeners", SET, "PLAINTEXT://:1"),),
+    "a keystore of all listeners": _broker("ssl.keystore.location", "/x", 42, _PER_LISTENER),
+    "a keystore of all listeners of all brokers": _brokers("ssl.keystore.location", "/x", 42, _PER_LISTENER),
+    "all brokers' listeners": _brokers(
+        "listeners",
+        "PLAINTEXT://:1",
         42,
         "Cannot update these configs at default cluster level, broker id must be specified: [listeners]",
     ),
-    "a broker's listeners": Case(
-        BROKER,
-        THE_NODE,
-        (("listeners", SET, "PLAINTEXT://:1"),),
+    "a broker's listeners": _broker(
+        "listeners",
+        "PLAINTEXT://:1",
         42,
         "requirement failed: controller.listener.names must contain at least one value appearing in the 'listeners' "
         "configuration when running the KRaft controller role",
     ),
-    "a listener's limit": Case(BROKER, THE_NODE, (("listener.name.plaintext.max.connections", SET, "100"),), 0, None),
+    "a listener's limit": _broker("listener.name.plaintext.max.connections", "100"),
     "another broker": Case(
         BROKER, "7", (("log.retention.ms", SET, "1"),), 42, "Unexpected broker id, expected 1, but received 7"
     ),
     "no broker's id": Case(
         BROKER, "one", (("log.retention.ms", SET, "1"),), 42, "Node id must be an integer, but it is: one"
     ),
-    "no connections": Case(
-        BROKER,
-        THE_NODE,
-        (("max.connections", SET, "0"),),
+    "no connections": _broker(
+        "max.connections",
+        "0",
         42,
         "Invalid value org.apache.kafka.common.config.ConfigException: Invalid max.connections 0 for configuration "
         "Invalid dynamic configuration",
     ),
-    "no connections of an address": Case(
-        BROKER,
-        "",
-        (("max.connections.per.ip", SET, "0"),),
+    "no connections of an address": _brokers(
+        "max.connections.per.ip",
+        "0",
         42,
         "requirement failed: max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
         "property is set.",
     ),
-    "many more threads": Case(
-        BROKER,
-        THE_NODE,
-        (("num.io.threads", SET, "100"),),
+    "many more threads": _broker(
+        "num.io.threads",
+        "100",
         42,
         "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation failed "
         "for num.io.threads=100, value should not be greater than double the current value 8 for configuration Invalid "
         "dynamic configuration",
     ),
-    "one more thread": Case(BROKER, THE_NODE, (("num.io.threads", SET, "9"),), 0, None),
-    "a broker's in-sync replicas": Case(
-        BROKER,
-        THE_NODE,
-        (("min.insync.replicas", SET, "2"),),
-        40,
-        "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+    "one more thread": _broker("num.io.threads", "9"),
+    "a broker's in-sync replicas": _broker(
+        "min.insync.replicas", "2", 40, "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
     ),
-    "a throttle": Case(BROKER, THE_NODE, (("leader.replication.throttled.rate", SET, "10"),), 0, None),
-    "no throttle": Case(
-        BROKER,
-        THE_NODE,
-        (("leader.replication.throttled.rate", SET, "x"),),
-        42,
-        _number("leader.replication.throttled.rate", "x", "LONG"),
+    "a throttle": _broker("leader.replication.throttled.rate", "10"),
+    "no throttle": _broker(
+        "leader.replication.throttled.rate", "x", 42, _number("leader.replication.throttled.rate", "x", "LONG")
     ),
-    "a level": Case(BROKER_LOGGER, THE_NODE, (("root", SET, "INFO"),), 0, None),
-    "an unknown level": Case(
-        BROKER_LOGGER, THE_NODE, (("root", SET, "LOUD"),), 40, f"Cannot set the log level of root to LOUD {_LEVELS}"
+    "a level": _logger("root", "INFO"),
+    "an unknown level": _logger("root", "LOUD", 40, f"Cannot set the log level of root to LOUD {_LEVELS}"),
+    "an unknown logger": _logger("no.such.logger", "INFO", 40, "Logger no.such.logger does not exist!"),
+    "the root's level deleted": _logger(
+        "root", None, 42, "Removing the log level of the root logger is not allowed", by=DELETE
     ),
-    "an unknown logger": Case(
-        BROKER_LOGGER, THE_NODE, (("no.such.logger", SET, "INFO"),), 40, "Logger no.such.logger does not exist!"
-    ),
-    "the root's level deleted": Case(
-        BROKER_LOGGER,
-        THE_NODE,
-        (("root", DELETE, None),),
-        42,
-        "Removing the log level of the root logger is not allowed",
-    ),
-    "a level appended": Case(
-        BROKER_LOGGER,
-        THE_NODE,
-        (("root", APPEND, "INFO"),),
-        42,
-        "APPEND operation is not allowed for the BROKER_LOGGER resource",
+    "a level appended": _logger(
+        "root", "INFO", 42, "APPEND operation is not allowed for the BROKER_LOGGER resource", by=APPEND
     ),
     "another broker's level": Case(
         BROKER_LOGGER, "9", (("root", SET, "INFO"),), 42, "Unexpected node id. Expected 1, but received 9"
     ),
     "nobody's level": Case(BROKER_LOGGER, "", (("root", SET, "INFO"),), 42, "Node id must be an integer, but it is: "),
-    "a group's value": Case(GROUP, "g", (("consumer.session.timeout.ms", SET, "50000"),), 0, None),
-    "below the brokers' limit": Case(
-        GROUP,
-        "g",
-        (("consumer.session.timeout.ms", SET, "1"),),
+    "a group's value": _group("consumer.session.timeout.ms", "50000"),
+    "below the brokers' limit": _group(
+        "consumer.session.timeout.ms",
+        "1",
         40,
         "consumer.session.timeout.ms must be in the range 45000 to 60000 inclusive.",
     ),
-    "above the brokers' limit": Case(
-        GROUP,
-        "g",
-        (("consumer.heartbeat.interval.ms", SET, "50000"),),
+    "above the brokers' limit": _group(
+        "consumer.heartbeat.interval.ms",
+        "50000",
         40,
         "consumer.heartbeat.interval.ms must be in the range 5000 to 15000 inclusive.",
     ),
-    "a group's wrong value": Case(
-        GROUP, "g", (("consumer.session.timeout.ms", SET, "x"),), 40, _number("consumer.session.timeout.ms", "x", "INT")
+    "a group's wrong value": _group(
+        "consumer.session.timeout.ms", "x", 40, _number("consumer.session.timeout.ms", "x", "INT")
     ),
-    "a group's unknown name": Case(GROUP, "g", (("colour", SET, "x"),), 40, "Unknown group config name: colour"),
+    "a group's unknown name": _group("colour", "x", 40, "Unknown group config name: colour"),
     "all groups": Case(
         GROUP, "", (("consumer.session.timeout.ms", SET, "50000"),), 42, "Default group resources are not allowed."
     ),
-    "append to a group's": Case(
-        GROUP,
-        "g",
-        (("consumer.session.timeout.ms", APPEND, "1"),),
-        40,
-        _no_list("consumer.session.timeout.ms", "APPEND"),
+    "append to a group's": _group(
+        "consumer.session.timeout.ms", "1", 40, _no_list("consumer.session.timeout.ms", "APPEND"), by=APPEND
     ),
-    "an unknown isolation": Case(
-        GROUP,
-        "g",
-        (("share.isolation.level", SET, "x"),),
+    "an unknown isolation": _group(
+        "share.isolation.level",
+        "x",
         40,
         "Invalid value x for configuration share.isolation.level: String must be one of: read_committed, "
         "read_uncommitted",
     ),
-    "warm-up replicas": Case(GROUP, "g", (("streams.num.warmup.replicas", SET, "3"),), 0, None),
-    "no warm-up replicas": Case(GROUP, "g", (("streams.num.warmup.replicas", SET, "0"),), 0, None),
-    "fewer than no warm-up replicas": Case(
-        GROUP,
-        "g",
-        (("streams.num.warmup.replicas", SET, "-1"),),
+    "warm-up replicas": _group("streams.num.warmup.replicas", "3"),
+    "no warm-up replicas": _group("streams.num.warmup.replicas", "0"),
+    "fewer than no warm-up replicas": _group(
+        "streams.num.warmup.replicas",
+        "-1",
         40,
         "Invalid value -1 for configuration streams.num.warmup.replicas: Value must be at least 0",
     ),
-    "more warm-up replicas than the broker allows": Case(
-        GROUP,
-        "g",
-        (("streams.num.warmup.replicas", SET, "21"),),
-        40,
-        "streams.num.warmup.replicas must be less than or equal to 20",
+    "more warm-up replicas than the broker allows": _group(
+        "streams.num.warmup.replicas", "21", 40, "streams.num.warmup.replicas must be less than or equal to 20"
     ),
-    "an offset by duration": Case(GROUP, "g", (("share.auto.offset.reset", SET, "by_duration:P1D"),), 0, None),
-    "too many standbys": Case(
-        GROUP,
-        "g",
-        (("streams.num.standby.replicas", SET, "9"),),
-        40,
-        "streams.num.standby.replicas must be less than or equal to 2",
+    "an offset by duration": _group("share.auto.offset.reset", "by_duration:P1D"),
+    "too many standbys": _group(
+        "streams.num.standby.replicas", "9", 40, "streams.num.standby.replicas must be less than or equal to 2"
     ),
     "a subscription": Case(CLIENT_METRICS, "s", (("interval.ms", SET, "1000"), ("match", SET, "client_id=a")), 0, None),
-    "an interval too short": Case(
-        CLIENT_METRICS,
-        "s",
-        (("interval.ms", SET, "1"),),
-        42,
-        "Invalid value 1 for interval.ms, interval must be between 100 and 3600000 (1 hour)",
+    "an interval too short": _metrics(
+        "interval.ms", "1", 42, "Invalid value 1 for interval.ms, interval must be between 100 and 3600000 (1 hour)"
     ),
-    "a subscription with an interval that is no number": Case(
-        CLIENT_METRICS, "s", (("interval.ms", SET, "x"),), 40, _number("interval.ms", "x", "INT")
+    "a subscription with an interval that is no number": _metrics(
+        "interval.ms", "x", 40, _number("interval.ms", "x", "INT")
     ),
     "a subscription with two problems": Case(
         CLIENT_METRICS,
@@ -380,23 +301,17 @@ CASES: Final[Mapping[str, Case]] = {
         42,
         "Unknown client metrics configuration: colour",
     ),
-    "no metrics": Case(CLIENT_METRICS, "s", (("metrics", SET, ""),), 0, None),
-    "an empty metric": Case(
-        CLIENT_METRICS, "s", (("metrics", SET, "a,,b"),), 40, "Configuration 'metrics' values must not be empty."
+    "no metrics": _metrics("metrics", ""),
+    "an empty metric": _metrics("metrics", "a,,b", 40, "Configuration 'metrics' values must not be empty."),
+    "a pattern with two equals signs": _metrics(
+        "match", "client_id=a=b", 40, "Illegal client matching pattern: client_id=a=b"
     ),
-    "a pattern with two equals signs": Case(
-        CLIENT_METRICS, "s", (("match", SET, "client_id=a=b"),), 40, "Illegal client matching pattern: client_id=a=b"
+    "metrics appended": _metrics("metrics", "a", 40, _no_list("metrics", "APPEND"), by=APPEND),
+    "a match of nothing known": _metrics("match", "colour=a", 40, "Illegal client matching pattern: colour=a"),
+    "a match that is no expression": _metrics(
+        "match", "client_id=[", 40, "Illegal client matching pattern: client_id=["
     ),
-    "metrics appended": Case(CLIENT_METRICS, "s", (("metrics", APPEND, "a"),), 40, _no_list("metrics", "APPEND")),
-    "a match of nothing known": Case(
-        CLIENT_METRICS, "s", (("match", SET, "colour=a"),), 40, "Illegal client matching pattern: colour=a"
-    ),
-    "a match that is no expression": Case(
-        CLIENT_METRICS, "s", (("match", SET, "client_id=["),), 40, "Illegal client matching pattern: client_id=["
-    ),
-    "a subscription's unknown name": Case(
-        CLIENT_METRICS, "s", (("colour", SET, "1"),), 42, "Unknown client metrics configuration: colour"
-    ),
+    "a subscription's unknown name": _metrics("colour", "1", 42, "Unknown client metrics configuration: colour"),
     "no subscription": Case(
         CLIENT_METRICS, "", (("interval.ms", SET, "1000"),), 42, "Subscription name can't be empty"
     ),

@@ -8,7 +8,6 @@ from dualwrite.broker_emulator.groups.member_requests import JoinResponse, SyncR
 
 from .members import SETTINGS, Coordinator, partitions
 
-REBALANCE_IN_PROGRESS = 27
 A = frozenset("a")
 NOTHING: NamedPartitions = frozenset()
 
@@ -42,32 +41,6 @@ def settled() -> tuple[Coordinator, int]:
     assert synced(group, "c1", generation) == named(2, 3)
     assert group.consumers.state is ConsumerGroupState.STABLE
     return group, generation
-
-
-def test_a_classic_member_joins_again_when_a_topic_changes_and_another_member_makes_the_target() -> None:
-    group, generation = settled()
-    group.change_topic("a", 6)
-    assert group.classic_heartbeat("c1", generation) == 0
-    group.heartbeat("m1", 3)
-    assert group.classic_heartbeat("c1", generation) == REBALANCE_IN_PROGRESS
-    assert synced(group, "c1", joined(group, "c1", named(2, 3))) == named(2, 3, 5)
-
-
-def test_a_classic_member_joins_again_when_there_is_a_new_target_and_not_before() -> None:
-    """KAFKA-20272: as long as the target is put off, it would join in vain, again and again."""
-    group, generation = settled()
-    group.heartbeat("m1", -1)
-    assert group.consumers.state is ConsumerGroupState.ASSIGNING
-    assert group.classic_heartbeat("c1", generation) == 0
-    assert synced(group, "c1", generation) == named(2, 3)
-    group.heartbeat("m2", 0)
-    assert group.classic_heartbeat("c1", generation) == REBALANCE_IN_PROGRESS
-    response = group.sync("c1", generation)
-    assert isinstance(response, SyncResponse)
-    assert response.error == REBALANCE_IN_PROGRESS
-    generation = joined(group, "c1", named(2, 3))
-    assert synced(group, "c1", generation) == named(2, 3)
-    assert group.classic_heartbeat("c1", generation) == 0
 
 
 def test_a_classic_member_alone_keeps_a_deleted_topic_until_it_joins() -> None:

@@ -38,22 +38,6 @@ def test_a_new_coordinator_restarts_all_sessions() -> None:
     assert set(group.consumers.members) == {"m2"}
 
 
-def test_static_members_keep_their_place_for_a_session() -> None:
-    group = Coordinator()
-    group.heartbeat("m1", 0, instance_id="i")
-    assert group.tried("m2", 0, instance_id="i") == 111
-    assert group.tried("m2", 2, instance_id="i") == 82
-    assert group.tried("m2", 2, instance_id="j") == 25
-    group.heartbeat("m1", -2, instance_id="i")
-    assert (group.member("m1").member_epoch, group.consumers.state) == (-2, ConsumerGroupState.RECONCILING)
-    back = group.heartbeat("m2", 0, instance_id="i")
-    assert (back.member_epoch, back.assignment) == (2, partitions("a", 0, 1, 2, 3))
-    assert (set(group.consumers.members), group.consumers.group_epoch) == ({"m2"}, 2)
-    group.heartbeat("m2", -2, instance_id="i")
-    group.pass_time(SETTINGS.session_timeout_ms)
-    assert not group.consumers.members
-
-
 def test_a_full_group_accepts_only_its_members() -> None:
     group = Coordinator(settings=SETTINGS._replace(max_size=1))
     group.heartbeat("m1", 0)

@@ -15,14 +15,9 @@ from dualwrite.broker_emulator.groups.group import Protocol
 
 TOPIC = uuid.UUID(int=7)
 ID = TOPIC.hex
-MEMBER = "000002690272047261770b2f3132372e302e302e310202610100001388000100" + "0100"
 CLASSIC = (
     "00000000047261770b2f3132372e302e302e310202610100004e200001002701"
     "00002710020672616e6765190001000000010008612d545454545454ffffffff000000000000"
-)
-REVOKING = (
-    f"000000000002000000020102{ID}03000000000000000101000903000000020000000202"
-    f"{ID}03000000020000000301000903000000020000000200"
 )
 
 
@@ -34,47 +29,11 @@ def read(kind: int, value: str, name: str = "m") -> ConsumerGroup:
     return group
 
 
-def test_the_group() -> None:
-    group = read(records.GROUP, "000000000002010008fc679fb2bd07a38f")
-    assert (group.group_epoch, group.metadata_hash) == (2, -259062863526124657)
-    assert records.encode_group(group).hex() == "000000000002010008fc679fb2bd07a38f"
-    assert read(records.GROUP, "00000000000600").metadata_hash == 0
-
-
-def test_the_assignment_epoch() -> None:
-    group = read(records.TARGET_EPOCH, "000000000002010008000001a2022e694b")
-    assert (group.assignment_epoch, group.assignment_timestamp_ms) == (2, 1_795_332_925_771)
-    assert records.encode_target_epoch(group).hex() == "000000000002010008000001a2022e694b"
-
-
-def test_a_member() -> None:
-    member = read(records.MEMBER, MEMBER).members["m"]
-    assert (member.instance_id, member.rack_id, member.client_host) == ("i", "r", "/127.0.0.1")
-    assert (member.subscribed_topics, member.subscribed_regex) == (frozenset("a"), "")
-    assert (member.rebalance_timeout_ms, member.server_assignor, member.classic) == (5_000, None, None)
-    assert records.encode_member(member).hex() == MEMBER
-
-
 def test_a_member_of_the_classic_protocol() -> None:
     member = read(records.MEMBER, CLASSIC).members["m"]
     metadata = bytes.fromhex("0001000000010008612d545454545454ffffffff00000000")
     assert member.classic == ClassicMetadata(10_000, (Protocol("range", metadata),))
     assert records.encode_member(member).hex() == CLASSIC
-
-
-def test_a_target() -> None:
-    value = f"000002{ID}0300000002000000030000"
-    target = read(records.TARGET, value).targets["m"]
-    assert target == {TopicIdPartition(TOPIC, 2), TopicIdPartition(TOPIC, 3)}
-    assert records.encode_target(target).hex() == value
-
-
-def test_a_current_assignment() -> None:
-    member = read(records.CURRENT, REVOKING).members["m"]
-    assert (member.member_epoch, member.previous_epoch, member.state) == (2, 2, MemberState.UNREVOKED_PARTITIONS)
-    assert member.assigned == {TopicIdPartition(TOPIC, index): 2 for index in (0, 1)}
-    assert member.revoking == {TopicIdPartition(TOPIC, index): 2 for index in (2, 3)}
-    assert records.encode_current(member).hex() == REVOKING
 
 
 def test_a_current_assignment_of_a_broker_before_kip_1251() -> None:
