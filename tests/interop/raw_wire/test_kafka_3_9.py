@@ -38,13 +38,6 @@ def open_transaction(wire: Wire, transactional_id: str, topic: str, *, timeout_m
     return identity
 
 
-def test_versions(wire: Wire) -> None:
-    offered = {api.api_key: api.max_version for api in wire.api_versions().api_keys}
-    newest = {0: 11, 1: 17, 2: 9, 3: 12, 18: 4, 22: 5, 24: 5, 25: 4, 26: 4, 27: 1, 28: 4, 57: 1, 61: 0, 65: 0, 66: 1}
-    assert {key: offered[key] for key in newest} == newest
-    assert "transaction.version" not in [feature.name for feature in wire.api_versions().supported_features]
-
-
 @pytest.mark.parametrize(("api", "version"), [(26, 5), (22, 6), (28, 5), (0, 12)])
 def test_later_versions_close_the_connection(broker: Broker, api: int, version: int) -> None:
     with Wire(broker.bootstrap_servers) as wire, pytest.raises(ConnectionClosedError):
@@ -152,14 +145,6 @@ def test_initialisation_of_an_open_transaction(wire: Wire, transactional_id: str
     # the fence is not remembered as the client's own bump
     assert wire.init(transactional_id, identity) == Init(Code.PRODUCER_FENCED, NOBODY)
     assert wire.init(transactional_id) == Init(NONE, identity.bumped(2))
-
-
-def test_expected_pair(wire: Wire, transactional_id: str) -> None:
-    first = wire.init_ok(transactional_id)
-    assert wire.init(transactional_id, first) == Init(NONE, first.bumped())
-    assert wire.init(transactional_id, first) == Init(NONE, first.bumped())
-    assert wire.init(transactional_id, first.bumped(7)) == Init(Code.PRODUCER_FENCED, NOBODY)
-    assert wire.init(transactional_id, first.bumped(7), version=3) == Init(Code.INVALID_PRODUCER_EPOCH, NOBODY)
 
 
 def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:

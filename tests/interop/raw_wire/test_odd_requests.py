@@ -55,12 +55,7 @@ def add_many(
     return answer.error_code, [
         (
             result.transactional_id,
-            {
-                topic.name: sorted(
-                    (row.partition_index, row.partition_error_code) for row in topic.results_by_partition
-                )
-                for topic in result.topic_results
-            },
+            {topic.name: codes(topic) for topic in result.topic_results},
         )
         for result in answer.results_by_transaction
     ]
