@@ -20,19 +20,15 @@ from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 PoolT = TypeVar("PoolT")
 
 metadata = sa.MetaData()
-rows = sa.Table(
-    "bench_rows",
-    metadata,
-    sa.Column("id", sa.BigInteger, primary_key=True),
-    sa.Column("key", sa.String(40), nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-)
-outbox = sa.Table(
-    "bench_outbox",
-    metadata,
-    sa.Column("id", sa.BigInteger, primary_key=True),
-    sa.Column("key", sa.String(40), nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
+rows, outbox = (
+    sa.Table(
+        name,
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True),
+        sa.Column("key", sa.String(40), nullable=False),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+    )
+    for name in ("bench_rows", "bench_outbox")
 )
 INSERT = sa.insert(rows).inline()
 INSERT_OUTBOX = sa.insert(outbox).inline()

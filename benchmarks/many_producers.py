@@ -52,6 +52,13 @@ def sockets() -> int:
     return sum(target.startswith("socket:") for target in targets)
 
 
+def cost_since(before_kib: int, began_s: float, initialised_s: float) -> Cost:
+    """Return the cost of producers that have all made their transaction now."""
+    transactions_s = time.perf_counter() - initialised_s
+    gc.collect()
+    return Cost(memory_kib() - before_kib, threading.active_count(), sockets(), initialised_s - began_s, transactions_s)
+
+
 def sync_cost(bootstrap_servers: str, count: int) -> Cost:
     """Measure producers for threads, used one after the other by one thread."""
     from dualwrite import Producer
@@ -70,15 +77,7 @@ def sync_cost(bootstrap_servers: str, count: int) -> Cost:
     for producer in producers:
         with producer.transaction():
             producer.send(TOPIC, b"x" * 100)
-    ended_s = time.perf_counter()
-    gc.collect()
-    cost = Cost(
-        memory_kib() - before_kib,
-        threading.active_count(),
-        sockets(),
-        initialised_s - began_s,
-        ended_s - initialised_s,
-    )
+    cost = cost_since(before_kib, began_s, initialised_s)
     for producer in [first, *producers]:
         producer.close()
     return cost
@@ -103,15 +102,7 @@ async def async_cost(bootstrap_servers: str, count: int) -> Cost:
     await asyncio.gather(*(producer.init_transactions() for producer in producers))
     initialised_s = time.perf_counter()
     await asyncio.gather(*(transact(producer) for producer in producers))
-    ended_s = time.perf_counter()
-    gc.collect()
-    cost = Cost(
-        memory_kib() - before_kib,
-        threading.active_count(),
-        sockets(),
-        initialised_s - began_s,
-        ended_s - initialised_s,
-    )
+    cost = cost_since(before_kib, began_s, initialised_s)
     await asyncio.gather(*(producer.close() for producer in [first, *producers]))
     return cost
 

@@ -67,25 +67,16 @@ def test_no_module_imports_itself_through_others(graph: dict[str, set[str]]) -> 
     assert import_cycles(graph) == []
 
 
-@pytest.mark.parametrize("folder", SHARED)
-def test_what_all_databases_share_knows_no_database(folder: str, graph: dict[str, set[str]]) -> None:
+@pytest.mark.parametrize("folder", [*SHARED, "postgres"])
+def test_what_databases_or_drivers_share_knows_none_of_them(folder: str, graph: dict[str, set[str]]) -> None:
     files = source_files(*PACKAGES)
     here = [name for name in files if name.startswith(f"{RECIPES}.{folder}.")]
-    assert len(here) > 5
-    for module in here:
-        assert not external_imports(module, files[module]) & DATABASE_LIBRARIES, module
-        recipes = {name.split(".")[2] for name in graph[module] if name.startswith(f"{RECIPES}.")}
-        assert recipes <= set(SHARED), module
-
-
-def test_what_the_drivers_of_postgresql_share_knows_none_of_them(graph: dict[str, set[str]]) -> None:
-    files = source_files(*PACKAGES)
-    here = [name for name in files if name.startswith(f"{RECIPES}.postgres.")]
     assert len(here) > 4
+    known = {*SHARED, "pool", "postgres", "writer", "capabilities"} if folder == "postgres" else set(SHARED)
     for module in here:
         assert not external_imports(module, files[module]) & DATABASE_LIBRARIES, module
         recipes = {name.split(".")[2] for name in graph[module] if name.startswith(f"{RECIPES}.")}
-        assert recipes <= {*SHARED, "pool", "postgres", "writer", "capabilities"}, module
+        assert recipes <= known, module
 
 
 @pytest.mark.parametrize("folder", ["driver", "attempt"])

@@ -119,8 +119,7 @@ def run(emulator: Emulator, tmp_path: Path) -> Run:
 def test_the_readme_opens_with_a_dual_write_that_works(run: Run, emulator: Emulator, tmp_path: Path) -> None:
     code = examples(ROOT / "README.md")[0]
     assert len(code.splitlines()) <= 20
-    url = f"sqlite:///{tmp_path / 'shop.db'}"
-    namespace = run(code.replace("postgresql+psycopg://localhost/shop", url))
+    namespace = run(in_file(code, tmp_path / "shop.db"))
     engine = namespace["engine"]
     assert isinstance(engine, sa.Engine)
     with engine.connect() as connection:
@@ -134,74 +133,59 @@ def test_the_readme_is_one_screen_or_two() -> None:
     assert len(text.split()) <= 900
 
 
-def test_the_dual_write_page_begins_with_one(
-    run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("part", "orders"),
+    [
+        ("", [(4, "lamp")]),
+        ("await writer.recover()", [(1, "lamp")]),
+        ("async_sessionmaker(engine)", [(2, "lamp"), (3, "shade")]),
+    ],
+    ids=["first", "awaited", "decorator and sessions"],
+)
+def test_the_dual_write_page_writes_orders(
+    run: Run,
+    emulator: Emulator,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    part: str,
+    orders: list[tuple[int, str]],
 ) -> None:
-    database = tmp_path / "shop.db"
-    with sa.create_engine(f"sqlite:///{database}").begin() as connection:
+    code = next(code for code in examples(DOCS / "dual-write.md") if part in code)
+    shop = sa.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    with shop.begin() as connection:
         connection.execute(sa.text("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"))
     emulator.create_topic("orders")
-    run(examples(DOCS / "dual-write.md")[0].replace("postgresql+psycopg://localhost/shop", f"sqlite:///{database}"))
-    assert "committed RecordMetadata(topic='orders', partition=0, offset=0" in capsys.readouterr().out
-    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
-        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(4, "lamp")]
-    assert read_topic(emulator.bootstrap_servers, "orders") == [("4", "lamp")]
+    run(in_file(code, tmp_path / "shop.db"))
+    if len(orders) == 1:
+        assert "committed RecordMetadata(topic='orders', partition=0, offset=0" in capsys.readouterr().out
+    with shop.connect() as connection:
+        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == orders
+    assert read_topic(emulator.bootstrap_servers, "orders") == [(str(order), item) for order, item in orders]
 
 
-def test_the_dual_write_page_shows_an_awaited_one(
-    run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (code,) = (code for code in examples(ROOT / "docs" / "dual-write.md") if "await writer.recover()" in code)
-    database = tmp_path / "shop.db"
-    with sa.create_engine(f"sqlite:///{database}").begin() as connection:
-        connection.execute(sa.text("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"))
-    emulator.create_topic("orders")
-    run(code.replace("postgresql+asyncpg://localhost/shop", f"sqlite+aiosqlite:///{database}"))
-    assert "committed RecordMetadata(topic='orders', partition=0, offset=0" in capsys.readouterr().out
-    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
-        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(1, "lamp")]
-    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
+def in_file(code: str, database: Path) -> str:
+    """Let an example write to a database in a file."""
+    code = code.replace("postgresql+psycopg://localhost/shop", f"sqlite:///{database}")
+    return code.replace("postgresql+asyncpg://localhost/shop", f"sqlite+aiosqlite:///{database}")
 
 
-def test_the_dual_write_page_shows_an_awaited_decorator_and_sessions(
-    run: Run, emulator: Emulator, tmp_path: Path
-) -> None:
-    (code,) = (code for code in examples(ROOT / "docs" / "dual-write.md") if "async_sessionmaker(engine)" in code)
-    database = tmp_path / "shop.db"
-    with sa.create_engine(f"sqlite:///{database}").begin() as connection:
-        connection.execute(sa.text("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"))
-    run(code.replace("postgresql+asyncpg://localhost/shop", f"sqlite+aiosqlite:///{database}"))
-    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
-        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(2, "lamp"), (3, "shade")]
-    assert read_topic(emulator.bootstrap_servers, "orders") == [("2", "lamp"), ("3", "shade")]
-
-
-def test_the_psycopg_page_shows_both_writers_and_a_pool(
-    run: Run, emulator: Emulator, postgres: PostgresDatabase
+@pytest.mark.parametrize(
+    ("page", "written"),
+    [("psycopg.md", [(1, "lamp"), (1, "torch"), (3, "bulb")]), ("asyncpg.md", [(1, "lamp"), (3, "bulb")])],
+)
+def test_the_page_of_a_driver_shows_its_writers_and_a_pool(
+    run: Run, emulator: Emulator, postgres: PostgresDatabase, page: str, written: list[tuple[int, str]]
 ) -> None:
     conninfo = conninfo_of(postgres.url)
-    for code in examples(DOCS / "psycopg.md"):
+    for code in examples(DOCS / page):
         run(code.replace("postgresql://localhost/shop", conninfo))
     with psycopg.connect(conninfo) as connection:
         orders = connection.execute("SELECT * FROM orders ORDER BY id").fetchall()
     by_the_pool = [(order, "lamp") for order in range(100, 120)]
-    assert orders == [(1, "torch"), (3, "bulb"), *by_the_pool]
-    records = read_topic(emulator.bootstrap_servers, "orders")
-    assert records[:3] == [("1", "lamp"), ("1", "torch"), ("3", "bulb")]
-    assert sorted((int(key), value) for key, value in records[3:]) == by_the_pool
-
-
-def test_the_asyncpg_page_shows_a_writer_and_a_pool(run: Run, emulator: Emulator, postgres: PostgresDatabase) -> None:
-    dsn = conninfo_of(postgres.url)
-    for code in examples(DOCS / "asyncpg.md"):
-        run(code.replace("postgresql://localhost/shop", dsn))
-    with psycopg.connect(dsn) as connection:
-        orders = connection.execute("SELECT * FROM orders ORDER BY id").fetchall()
-    by_the_pool = [(order, "lamp") for order in range(100, 120)]
-    assert orders == [(1, "lamp"), (3, "bulb"), *by_the_pool]
-    records = read_topic(emulator.bootstrap_servers, "orders")
-    assert records[:2] == [("1", "lamp"), ("3", "bulb")]
-    assert sorted((int(key), value) for key, value in records[2:]) == by_the_pool
+    assert orders == [*dict(written).items(), *by_the_pool]
+    records = [(int(key), value) for key, value in read_topic(emulator.bootstrap_servers, "orders")]
+    assert records[: len(written)] == written
+    assert sorted(records[len(written) :]) == by_the_pool
 
 
 def test_the_page_of_consuming_shows_a_pipeline_in_a_loop(run: Run, emulator: Emulator, tmp_path: Path) -> None:
@@ -213,7 +197,7 @@ def test_the_page_of_consuming_shows_a_pipeline_in_a_loop(run: Run, emulator: Em
     with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
         for item in ("lamp", "shade", "last"):
             producer.send("orders", item, key="k")
-    run(code.replace("postgresql+asyncpg://localhost/shop", f"sqlite+aiosqlite:///{database}"))
+    run(in_file(code, database))
     with sa.create_engine(f"sqlite:///{database}").connect() as connection:
         assert connection.scalars(sa.text("SELECT item FROM invoices")).all() == ["lamp", "shade", "last"]
     assert [value for _, value in read_topic(emulator.bootstrap_servers, "invoices")] == ["lamp", "shade", "last"]

@@ -20,13 +20,14 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
+from tests.examples.service_lives import DJANGO_SHOP as SHOP
+from tests.examples.service_lives import shop_environment
 from tests.support.conditions import until
 from tests.support.databases import unique
 from tests.support.servers.ports import free_port
 from tests.support.topics import read_topic
 
 ROOT: Final = Path(__file__).parents[2]
-SHOP: Final = ROOT / "examples" / "django_shop"
 TOPIC: Final = "orders"
 CLIENTS: Final = 4
 
@@ -37,19 +38,8 @@ class Shop:
     def __init__(self, server: PostgresServer, kafka: Emulator) -> None:
         self.url = server.create_database(unique("shop").replace("-", "_"))
         self.kafka = kafka
-        host = self.url.query.get("host") or self.url.host or ""
-        assert isinstance(host, str)
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "SHOP_DATABASE": str(self.url.database),
-            "SHOP_DATABASE_HOST": host,
-            "SHOP_DATABASE_PORT": str(self.url.port or ""),
-            "SHOP_DATABASE_USER": self.url.username or "",
-            "SHOP_DATABASE_PASSWORD": self.url.password or "",
-            "SHOP_KAFKA": kafka.bootstrap_servers,
-            "SHOP_LEASE_MS": "1000",
-        }
+        shop = shop_environment(self.url, kafka.bootstrap_servers)
+        self.environment = {**os.environ, "PYTHONPATH": str(ROOT), **shop}
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "manage.py", *arguments]

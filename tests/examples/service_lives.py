@@ -123,21 +123,24 @@ def live_faststream(around: Surroundings, life: str, death: Death, library: str,
     asyncio.run(run())
 
 
-def set_up_django(around: Surroundings, death: Death) -> None:
-    """Load the shop's project in this process."""
-    url = sa.make_url(around.url)
+def shop_environment(url: sa.URL, servers: str) -> dict[str, str]:
+    """Return the variables by which the shop's project finds its database and Kafka."""
     host = url.query.get("host") or url.host or ""
     assert isinstance(host, str)
-    os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "settings",
+    return {
         "SHOP_DATABASE": url.database or "",
         "SHOP_DATABASE_HOST": host,
         "SHOP_DATABASE_PORT": str(url.port or ""),
         "SHOP_DATABASE_USER": url.username or "",
         "SHOP_DATABASE_PASSWORD": url.password or "",
-        "SHOP_KAFKA": around.servers,
+        "SHOP_KAFKA": servers,
         "SHOP_LEASE_MS": str(LEASE_MS),
     }
+
+
+def set_up_django(around: Surroundings, death: Death) -> None:
+    """Load the shop's project in this process."""
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "settings", **shop_environment(sa.make_url(around.url), around.servers)}
     sys.path.insert(0, str(DJANGO_SHOP))
     import django
     from django.conf import settings

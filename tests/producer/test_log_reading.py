@@ -32,22 +32,19 @@ from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
 from tests.apache_kafka.faces import FACES, Face
-from tests.producer.tiers import TIERS
+from tests.producer.tiers import BOUNDED, LONG_AFTER_MS, TIERS, StillBroker
 from tests.support.conditions import until
-from tests.support.topics import read_topic, wait_until_settled
+from tests.support.topics import read_topic
 
-LONG_AFTER_MS: Final = 3_600_000
 SHORTLY_MS: Final = 2_000
 """A timeout for events that never come."""
 
-BOUNDED: Final = (Tier.BOUNDED, Tier.BOUNDED_V1)
 
-
-class World:
-    """A broker whose clock stands still, and producers of one face."""
+class World(StillBroker):
+    """A broker, and producers of one face."""
 
     def __init__(self, emulator: Emulator, face: str) -> None:
-        self.emulator = emulator
+        super().__init__(emulator)
         self.face = face
         self.made: list[Face] = []
 
@@ -79,14 +76,6 @@ class World:
         manifest = prepared(producer)
         producer.close()
         return manifest
-
-    def settle(self) -> None:
-        wait_until_settled(self.emulator)
-
-    def abort_by_timeout(self) -> None:
-        self.emulator.advance_clock(LONG_AFTER_MS)
-        until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
-        self.settle()
 
     def abort_by_operator(self, transactional_id: str = "tid") -> None:
         with TransactionAdmin(bootstrap_servers=self.emulator.bootstrap_servers) as admin:

@@ -24,6 +24,7 @@ from tests.producer.conftest import MakeProducer, ReadCommitted
 TIMEOUT_MS = 300
 LONG_MS = 60_000
 """Outlasts a test."""
+SETTINGS: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
 
 
 @pytest.fixture
@@ -39,9 +40,8 @@ def ready(emulator: Emulator) -> Iterator[ParticipantProducer]:
     with ParticipantProducer(
         bootstrap_servers=emulator.bootstrap_servers,
         transactional_id="t",
-        max_block_ms=LONG_MS,
-        unreachable_timeout_ms=TIMEOUT_MS,
         transaction_two_phase_commit_enable=True,
+        **SETTINGS,
     ) as producer:
         producer.init_transactions()
         yield producer
@@ -53,8 +53,7 @@ def crash(emulator: Emulator) -> None:
 
 
 def test_no_take_over_without_a_broker(refusing: str) -> None:
-    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-    with ParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
+    with ParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **SETTINGS) as producer:
         with pytest.raises(KafkaUnreachableError) as raised:
             producer.init_transactions()
         producer.close(timeout_s=0)
@@ -64,8 +63,7 @@ def test_no_take_over_without_a_broker(refusing: str) -> None:
 
 
 async def test_no_take_over_without_a_broker_async(refusing: str) -> None:
-    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-    async with AsyncParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
+    async with AsyncParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **SETTINGS) as producer:
         with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
             await producer.init_transactions()
         await producer.close(timeout_s=0)
@@ -78,8 +76,7 @@ def test_a_listener_that_closes_every_connection() -> None:
         listening.listen()
         hang_up_on_everybody(listening)
         servers = f"127.0.0.1:{listening.getsockname()[1]}"
-        settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-        with ParticipantProducer(bootstrap_servers=servers, transactional_id="t", **settings) as producer:
+        with ParticipantProducer(bootstrap_servers=servers, transactional_id="t", **SETTINGS) as producer:
             with pytest.raises(KafkaUnreachableError, match=r"connection was lost .*before ApiVersions got a response"):
                 producer.init_transactions()
             producer.close(timeout_s=0)
@@ -97,25 +94,23 @@ def hang_up_on_everybody(listening: socket.socket) -> None:
 
 
 def test_metadata_of_a_topic(refusing: str) -> None:
-    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-    with ParticipantProducer(bootstrap_servers=refusing, **settings) as producer:
+    with ParticipantProducer(bootstrap_servers=refusing, **SETTINGS) as producer:
         with pytest.raises(KafkaUnreachableError):
             producer.send("orders", b"v")
         producer.close(timeout_s=0)
 
 
 def test_descriptions_of_topics(refusing: str) -> None:
-    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
 
     async def describe() -> None:
-        async with AsyncParticipantProducer(bootstrap_servers=refusing, **settings) as producer:
+        async with AsyncParticipantProducer(bootstrap_servers=refusing, **SETTINGS) as producer:
             with pytest.raises(KafkaUnreachableError) as raised:
                 await producer.describe_topics(["orders"])
             assert raised.value.since_s * 1000 >= TIMEOUT_MS
             await producer.close(timeout_s=0)
 
     asyncio.run(describe())
-    with ParticipantProducer(bootstrap_servers=refusing, **settings) as producer:
+    with ParticipantProducer(bootstrap_servers=refusing, **SETTINGS) as producer:
         with pytest.raises(KafkaUnreachableError, match=r"for 0\.\d s \(.*Connection refused"):
             producer.describe_topics(["orders"])
         producer.close(timeout_s=0)

@@ -32,11 +32,27 @@ BY_STORED_PAIR: Final = [Tier.STORED_PAIR, *BOUNDED]
 LONG_AFTER_MS: Final = 3_600_000
 
 
-class World:
-    """One broker of one tier, whose clock stands still, and any number of producers."""
+class StillBroker:
+    """A broker whose clock stands still."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+
+    def settle(self) -> None:
+        wait_until_settled(self.emulator)
+
+    def abort_by_timeout(self) -> None:
+        """Let the broker abort transactions that have been open for too long."""
+        self.emulator.advance_clock(LONG_AFTER_MS)
+        until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
+        self.settle()
+
+
+class World(StillBroker):
+    """One broker of one tier, and any number of producers."""
 
     def __init__(self, emulator: Emulator, tier: Tier) -> None:
-        self.emulator = emulator
+        super().__init__(emulator)
         self.tier = tier
         self.made: list[ParticipantProducer] = []
 
@@ -79,15 +95,6 @@ class World:
     def committed(self) -> list[str]:
         self.settle()
         return [value for _, value in read_topic(self.emulator.bootstrap_servers, "orders")]
-
-    def settle(self) -> None:
-        wait_until_settled(self.emulator)
-
-    def abort_by_timeout(self) -> None:
-        """Let the broker abort transactions that have been open for too long."""
-        self.emulator.advance_clock(LONG_AFTER_MS)
-        until(lambda: not any(t.state == "Ongoing" for t in self.emulator.transactions()))
-        self.settle()
 
     def described(self, transactional_id: str = "tid") -> tuple[str, int, int]:
         (transaction,) = [t for t in self.emulator.transactions() if t.transactional_id == transactional_id]

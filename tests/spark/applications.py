@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import sqlalchemy as sa
 
+from dualwrite.admin import TransactionAdmin
+from spark_sink.driver.completion import Completion
 from spark_sink.driver.protocol import Sink
+from spark_sink.driver.recovery import SinkRecovery
 from spark_sink.handoff import TaskIdentity, TaskResult
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.sink_store import SinkStore
+from spark_sink.store.sink_store import OperatedStore, SinkStore
 
 SCHEMA = pa.schema([("value", pa.string())])
 
@@ -137,3 +140,15 @@ class ApplicationWorld(Applications):
         """Empty the manifests, so that none of their records can be published again."""
         with self.engine.begin() as connection:
             connection.execute(sa.text("UPDATE dw_attempt SET manifest = NULL"))
+
+
+def recovery(store: OperatedStore, admin: TransactionAdmin, bootstrap_servers: str, **options: Any) -> SinkRecovery:
+    """Return the recovery of `dualwrite spark recover`, for brokers of any tier; batches of any age are old enough."""
+    settings = {
+        "bootstrap.servers": bootstrap_servers,
+        "retry.backoff.ms": 5,
+        "transaction.two.phase.commit.enable": True,
+        "accept.bounded.guarantee": True,
+    }
+    completion = Completion(settings, parallelism=4, step_timeout_ms=60_000)
+    return SinkRecovery(store, completion, admin, **{"min_age_ms": 0, **options})

@@ -16,7 +16,7 @@ from spark_sink.options import DualTable
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import OwedBatch
-from tests.spark.lake_tables import LakeTable
+from tests.spark.lake_tables import LakeTable, copy_database
 from tests.spark.sink_model import Crash, World, run_batch
 
 
@@ -39,6 +39,16 @@ class LakeWorld(World):
         assert self.store.lake.owed(self.options.sink_id) == ()
         generations = self.table.generations()
         assert generations == sorted(set(generations))
+
+    @property
+    def store_file(self) -> str:
+        """The store's database, on SQLite."""
+        return str(self.database.engine.url.database)
+
+    def restore_store(self, backup: Path) -> None:
+        """Let the store go back to a copy of its database."""
+        self.database.engine.dispose()
+        copy_database(backup, self.store_file)
 
     def file_of(self, attempt_id: str) -> Path:
         """Return the path of the file of an attempt."""

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -25,71 +25,26 @@ pyiceberg_catalogs: Any = pytest.importorskip("pyiceberg.catalog.sql")
 COLUMNS: Final = pa.schema([("value", pa.string())])
 
 
-class LakeTable(ABC):
-    """A table of files, and the actions of people and other engines on it."""
+def copy_database(source: Path | str, target: Path | str) -> None:
+    """Make one SQLite database a copy of another."""
+    with sqlite3.connect(source) as original, sqlite3.connect(target) as copy:
+        original.backup(copy)
 
-    kind: ClassVar[str]
-    root: Path
-    """The directory of all its files, but not of its catalog."""
 
-    @abstractmethod
-    def __init__(self, directory: Path, columns: pa.Schema = COLUMNS) -> None:
-        """Create the table in a new directory."""
+class _OfFiles(ABC):
+    """A table of files as a sink is given it."""
 
     @property
     @abstractmethod
-    def place(self) -> LakePlace:
-        """The table's place, as an option."""
+    def place(self) -> LakePlace: ...
 
     @property
     @abstractmethod
-    def options(self) -> dict[str, str]:
-        """The options `dual.table` and `dual.catalog...`."""
+    def options(self) -> dict[str, str]: ...
 
     @property
     @abstractmethod
-    def directory(self) -> Path:
-        """The directory of the tasks' data files."""
-
-    @abstractmethod
-    def read(self) -> pa.Table:
-        """Return the rows that a reader of the table sees now."""
-
-    @abstractmethod
-    def append(self, rows: pa.Table) -> None:
-        """Append rows as another writer does."""
-
-    @abstractmethod
-    def rewrite(self) -> None:
-        """Compact the table, forget its history, and delete every file that no reader needs."""
-
-    @abstractmethod
-    def retype(self) -> None:
-        """Replace the column `value` by one of numbers."""
-
-    @abstractmethod
-    def widen(self, column: str) -> None:
-        """Let an empty table have numbers of 64 bits in this column."""
-
-    @abstractmethod
-    def drop(self) -> None:
-        """Drop the table with its files."""
-
-    @abstractmethod
-    def replace(self) -> None:
-        """Drop the table with its files, and create another one in its place."""
-
-    @abstractmethod
-    def generations(self) -> list[int]:
-        """Return the generations in the table's log, in the order of its versions."""
-
-    @abstractmethod
-    def back_up(self, directory: Path) -> None:
-        """Copy the table to a new directory."""
-
-    @abstractmethod
-    def restore(self, directory: Path) -> None:
-        """Replace the table by that copy."""
+    def directory(self) -> Path: ...
 
     def dual(self, columns: tuple[str, ...] | None = ("value",)) -> DualTable:
         """Return the parsed options."""
@@ -104,7 +59,7 @@ class LakeTable(ABC):
         return {each.name for each in self.directory.glob("*.parquet")}
 
 
-class DeltaLake(LakeTable):
+class DeltaLake(_OfFiles):
     """A table in a directory of its own."""
 
     kind = "Delta"
@@ -118,14 +73,17 @@ class DeltaLake(LakeTable):
 
     @property
     def place(self) -> LakePlace:
+        """The table's place, as an option."""
         return LakePlace(str(self.root))
 
     @property
     def options(self) -> dict[str, str]:
+        """The options `dual.table` and `dual.catalog...`."""
         return {"dual.table": f"delta:{self.root}"}
 
     @property
     def directory(self) -> Path:
+        """The directory of the tasks' data files."""
         return self.root
 
     def open(self) -> Any:
@@ -133,48 +91,58 @@ class DeltaLake(LakeTable):
         return deltalake.DeltaTable(str(self.root))
 
     def read(self) -> pa.Table:
+        """Return the rows that a reader of the table sees now."""
         return self.open().to_pyarrow_table()
 
     def append(self, rows: pa.Table) -> None:
+        """Append rows as another writer does."""
         deltalake.write_deltalake(str(self.root), rows, mode="append")
 
     def rewrite(self) -> None:
+        """Compact the table, forget its history, and delete every file that no reader needs."""
         table = self.open()
         table.optimize.compact()
         table.create_checkpoint()
         table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
     def retype(self) -> None:
+        """Replace the column `value` by one of numbers."""
         rows = pa.table({"value": pa.array([7], pa.int64())})
         deltalake.write_deltalake(str(self.root), rows, mode="overwrite", schema_mode="overwrite")
 
     def widen(self, column: str) -> None:
+        """Let an empty table have numbers of 64 bits in this column."""
         fields = [each.with_type(pa.int64()) if each.name == column else each for each in self._columns]
         rows = pa.schema(fields).empty_table()
         deltalake.write_deltalake(str(self.root), rows, mode="overwrite", schema_mode="overwrite")
 
     def drop(self) -> None:
+        """Drop the table with its files."""
         shutil.rmtree(self.root)
 
     def replace(self) -> None:
+        """Drop the table with its files, and create another one in its place."""
         self.drop()
         DeltaLake(self.root.parent, self._columns).root.rename(self.root)
 
     def generations(self) -> list[int]:
+        """Return the generations in the table's log, in the order of its versions."""
         logged = [each.read_text() for each in sorted(Path(self.root, "_delta_log").glob("*.json"))]
         actions = [json.loads(line) for text in logged for line in text.splitlines()]
         marks = [action["txn"] for action in actions if "txn" in action]
         return [mark["version"] for mark in marks if "/" not in mark["appId"]]
 
     def back_up(self, directory: Path) -> None:
+        """Copy the table to a new directory."""
         shutil.copytree(self.root, directory)
 
     def restore(self, directory: Path) -> None:
+        """Replace the table by that copy."""
         shutil.rmtree(self.root)
         shutil.copytree(directory, self.root)
 
 
-class IcebergLake(LakeTable):
+class IcebergLake(_OfFiles):
     """A table in a warehouse of its own, with a catalog in SQLite beside it, or in another database."""
 
     kind = "Iceberg"
@@ -285,8 +253,7 @@ class IcebergLake(LakeTable):
     def restore(self, directory: Path) -> None:
         shutil.rmtree(self.root)
         shutil.copytree(directory / "warehouse", self.root)
-        with sqlite3.connect(directory / "catalog.db") as source, sqlite3.connect(self._base / "catalog.db") as target:
-            source.backup(target)
+        copy_database(directory / "catalog.db", self._base / "catalog.db")
 
     def pointer(self) -> str:
         """Return the location of the current metadata file."""
@@ -299,6 +266,7 @@ class IcebergLake(LakeTable):
             )
 
 
+LakeTable: TypeAlias = DeltaLake | IcebergLake
 KINDS: Final[dict[str, type[DeltaLake] | type[IcebergLake]]] = {"delta": DeltaLake, "iceberg": IcebergLake}
 
 

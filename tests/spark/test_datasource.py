@@ -118,27 +118,6 @@ def initials(world: SinkWorld) -> list[str]:
     return [str(value)[0] for value in world.values()]
 
 
-def test_a_task_that_fails_is_tried_again_and_what_it_wrote_is_aborted(
-    spark: SparkSession, long_world: SinkWorld, tmp_path: Path
-) -> None:
-    world, go, stumbled = long_world, tmp_path / "go", tmp_path / "stumbled"
-
-    def stumble() -> None:
-        wait_for(go)
-        if not stumbled.exists():
-            stumbled.touch()
-            raise RuntimeError("stumbled")
-
-    query = world.writer(before_the_last(world.read(spark), "z", stumble)).start()
-    until(lambda: world.open_transactions() != [], 120)
-    go.touch()
-    finish(query)
-    assert stumbled.exists()
-    assert initials(world) == ["a", "b", "z"]
-    assert world.statuses() == {"ABORTED": 1, "COMMITTED": 1}
-    assert world.open_transactions() == []
-
-
 def test_a_batch_that_fails_is_not_seen_and_the_next_start_writes_it(
     spark: SparkSession, long_world: SinkWorld, tmp_path: Path
 ) -> None:
@@ -182,24 +161,6 @@ def test_a_query_that_is_stopped_inside_a_batch_goes_on_with_it(
     assert initials(world) == ["a", "b", "z"]
     assert world.batches() == [(0, "DONE", 3)]
     assert world.open_transactions() == []
-
-
-def test_a_checkpoint_that_was_restored_from_a_copy_is_refused(
-    spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path
-) -> None:
-    world = sqlite_world
-    world.add_values("a")
-    df = world.read(spark)
-    world.run(df)
-    shutil.copytree(world.checkpoint, tmp_path / "copy")
-    world.add_values("b")
-    world.run(df)
-    shutil.rmtree(world.checkpoint)
-    (tmp_path / "copy").rename(world.checkpoint)
-    world.add_values("c")
-    with pytest.raises(StreamingQueryException, match="CheckpointMismatchError"):
-        world.run(df)
-    assert world.values() == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["orders", None])

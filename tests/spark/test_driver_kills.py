@@ -77,7 +77,17 @@ class Supervisor:
         partial.rename(self._job.input / f"{len(self.written):03}.json")
         self.written += values
 
-    def run_until_the_jvm_dies(self) -> None:
+    def kill_at(self, fault: Fault) -> list[str]:
+        """Add a batch, run until the fault strikes, and return the table's rows, which are those of whole batches."""
+        self.add_batch()
+        self.faults.arm(fault)
+        self._run_until_the_jvm_dies()
+        assert self.faults.struck() == [fault]
+        in_table = self.in_table()
+        assert in_table == self.written[: len(in_table)], "whole batches, and in their order"
+        return in_table
+
+    def _run_until_the_jvm_dies(self) -> None:
         driver = self._standby
         driver.wait_until_ready()
         driver.go()
@@ -86,9 +96,12 @@ class Supervisor:
         driver.kill()
 
     def run_to_the_end(self) -> None:
+        """Run until all is written, and check that both sides have it, and nothing is open."""
         self._standby.wait_until_ready()
         self._standby.go()
         assert self._standby.wait(_DEADLINE_S) == 0
+        assert self.in_topic() == self.in_table() == self.written
+        assert self.open_transactions() == []
 
     def in_topic(self) -> list[str]:
         return sorted((value for _, value in read_topic(self._broker.bootstrap_servers, "kills")), key=int)
@@ -119,18 +132,11 @@ def supervisor(emulator: Emulator, tmp_path: Path) -> Iterator[Supervisor]:
 def test_whenever_the_jvm_is_killed_every_row_is_written_once(supervisor: Supervisor) -> None:
     for fault, decided in _KILLS:
         before = len(supervisor.in_table())
-        supervisor.add_batch()
-        supervisor.faults.arm(fault)
-        supervisor.run_until_the_jvm_dies()
-        assert supervisor.faults.struck() == [fault]
-        in_table = supervisor.in_table()
-        assert in_table == supervisor.written[: len(in_table)], "whole batches, and in their order"
+        in_table = supervisor.kill_at(fault)
         assert decided or len(in_table) == before, fault
         assert set(supervisor.in_topic()) <= set(in_table), fault
 
     supervisor.run_to_the_end()
-    assert supervisor.in_topic() == supervisor.in_table() == supervisor.written
-    assert supervisor.open_transactions() == []
     assert set(supervisor.column("SELECT status FROM dw_attempt")) == {"COMMITTED", "ABORTED"}
     assert supervisor.column("SELECT txn_id FROM dw_attempt WHERE live_txn_id IS NOT NULL") == []
     assert set(supervisor.column("SELECT status FROM dw_batch")) == {"DONE"}

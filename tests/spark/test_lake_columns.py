@@ -51,11 +51,7 @@ def test_what_is_unsupported_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"partition_columns": ("day",)}, "day"),
-        ({"configuration": {"delta.constraints.short": "length(x) < 3"}}, "short"),
         ({"configuration": {"delta.columnMapping.mode": "name"}}, "column mapping"),
-        ({"configuration": {"delta.setTransactionRetentionDuration": "interval 1 day"}}, "forget"),
-        ({"writer_features": frozenset({"rowTracking"})}, "rowTracking"),
         ({"metadata": {"extra": {"delta.generationExpression": "id + 1"}}}, "extra"),
         ({"metadata": {"extra": {"delta.identity.start": 1}}}, "extra"),
         ({"metadata": {"extra": {"delta.invariants": "{}"}}}, "extra"),
@@ -69,16 +65,12 @@ def test_delta_tables_that_are_refused(change: dict[str, Any], named: str) -> No
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"format_version": 1}, "format version 1"),
         ({"format_version": 3}, "format version 3"),
         ({"location": "s3://bucket/orders"}, "object stores"),
         ({"location": "file://host/lake/orders"}, "object stores"),
         ({"location": "/lake/100%"}, "disagree on a path"),
         ({"location": "file:///lake/a#b"}, "object stores"),
         ({"properties": {"write.metadata.path": "hdfs:///lake"}}, "object stores"),
-        ({"partition_fields": ("day",)}, "partitioned by day"),
-        ({"sorted_by": ("id",)}, "sorted by id"),
-        ({"identifier_fields": ("id",)}, "identifier fields id"),
         ({"properties": {"write.py-location-provider.impl": "x.Y"}}, "location-provider"),
         ({"properties": {"encryption.key-id": "k"}}, "encryption.key-id"),
     ],

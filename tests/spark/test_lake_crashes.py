@@ -15,9 +15,9 @@ from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld
 from tests.spark.lake_tables import KINDS, LakeTable
 from tests.spark.sink_model import Stalling, new_store, run_batch
-from tests.spark.spark_model import Crashes, Killed, Query
-from tests.spark.store_engines import engine_on, sqlite_engine
-from tests.spark.test_protocol_crashes import BATCHES, OF_LAKE, OF_REPAIR, SECOND
+from tests.spark.spark_model import Killed, Query
+from tests.spark.store_engines import engine_on
+from tests.spark.test_protocol_crashes import BATCHES, OF_LAKE, OF_REPAIR, crash_at_each_point, crash_twice
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,31 +28,14 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield new_store(engine)
 
 
-@pytest.fixture(scope="module")
-def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path_factory.mktemp("store")) as engine:
-        yield new_store(engine)
-
-
 @pytest.fixture(params=KINDS)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], LakeTable]:
     return partial(KINDS[request.param], tmp_path)
 
 
-def run(store: CommitStore, table: Callable[[], LakeTable], killed: Killed, *at: int) -> Crashes:
-    """Run the query with these crashes, and check that every row is there exactly once."""
-    world = LakeWorld(store, table())
-    crashes = Crashes(at)
-    Query(world, BATCHES, crashes.reach, killed).run()
-    world.assert_exactly_once([value for batch in BATCHES for value in batch])
-    return crashes
-
-
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
 def test_a_crash_at_any_pause_point(store: CommitStore, table: Callable[[], LakeTable], killed: Killed) -> None:
-    points = set()
-    for number in range(1, run(store, table, killed).count + 1):
-        points.update(run(store, table, killed, number).struck)
+    points = crash_at_each_point(lambda: LakeWorld(store, table()), killed)
     assert points >= set(PausePoint) - OF_REPAIR - {PausePoint.AFTER_CONDEMNATION}
 
 
@@ -60,11 +43,7 @@ def test_a_crash_at_any_pause_point(store: CommitStore, table: Callable[[], Lake
 def test_a_second_crash_while_the_first_is_put_right(
     sqlite_store: CommitStore, table: Callable[[], LakeTable], killed: Killed
 ) -> None:
-    points = set()
-    for number in range(1, run(sqlite_store, table, killed).count + 1):
-        for later in SECOND[number % 9 :: 9]:
-            points.update(run(sqlite_store, table, killed, number, number + later).struck)
-    assert points >= OF_LAKE
+    assert crash_twice(lambda: LakeWorld(sqlite_store, table()), killed) >= OF_LAKE
 
 
 def _write_first(world: LakeWorld, stalling: Stalling) -> None:

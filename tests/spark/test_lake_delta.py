@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +17,13 @@ from spark_sink.options import DualMode, DualTable
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, owed, refusal
 from tests.spark.lake_tables import DeltaLake, deltalake
-from tests.spark.sink_model import new_store, run_batch
-from tests.spark.store_engines import sqlite_engine
+from tests.spark.sink_model import run_batch
 from tests.support.databases import unique
 
 
 @pytest.fixture
-def sqlite_store(tmp_path: Path) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path) as engine:
-        yield new_store(engine)
-
-
-@pytest.fixture
-def sqlite_world(sqlite_store: CommitStore, tmp_path: Path) -> LakeWorld:
-    return LakeWorld(sqlite_store, DeltaLake(tmp_path))
+def sqlite_world(store: CommitStore, tmp_path: Path) -> LakeWorld:
+    return LakeWorld(store, DeltaLake(tmp_path))
 
 
 def dual(path: Path) -> DualTable:
@@ -86,14 +77,14 @@ def _with_version(directory: Path, version: int) -> Path:
 
 
 @pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
-def test_the_library_commits_to_what_is_supported(sqlite_store: CommitStore, tmp_path: Path, feature: str) -> None:
+def test_the_library_commits_to_what_is_supported(store: CommitStore, tmp_path: Path, feature: str) -> None:
     """Otherwise a decided batch would be owed for ever."""
-    _assert_published(sqlite_store, tmp_path, _with_feature(tmp_path, feature))
+    _assert_published(store, tmp_path, _with_feature(tmp_path, feature))
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_the_library_commits_to_older_versions(sqlite_store: CommitStore, tmp_path: Path, version: int) -> None:
-    _assert_published(sqlite_store, tmp_path, _with_version(tmp_path, version))
+def test_the_library_commits_to_older_versions(store: CommitStore, tmp_path: Path, version: int) -> None:
+    _assert_published(store, tmp_path, _with_version(tmp_path, version))
 
 
 def _assert_published(store: CommitStore, directory: Path, path: Path) -> None:
@@ -145,19 +136,11 @@ def test_a_log_that_another_writer_cleans_up_is_read_again(
 
 @pytest.mark.parametrize("how", ["replaced", "an older copy"])
 def test_a_log_in_the_place_of_another_is_flushed_from_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, flushed: list[str], how: str
 ) -> None:
     table = DeltaLake(tmp_path)
     table.back_up(tmp_path / "copy")
     log = DeltaLog(table.place, "s")
-    flushed: list[str] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
     table.append(pa.table({"value": ["a"]}))
     for _ in range(2):
         log.flush(log.read())

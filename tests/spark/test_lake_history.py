@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from spark_sink.lake.place import LakePlace
 from spark_sink.lake.table_log import Mark
 from spark_sink.options import DualTable
 from tests.spark.lake_model import LakeWorld, owe, owed, publisher, refusal
-from tests.spark.lake_tables import KINDS, DeltaLake, LakeTable
+from tests.spark.lake_tables import KINDS, DeltaLake, LakeTable, copy_database
 from tests.spark.sink_model import new_store, run_batch
 
 
@@ -41,13 +40,6 @@ def _world(path: Path, table: LakeTable, **options: Any) -> Iterator[LakeWorld]:
     engine = sa.create_engine(f"sqlite:///{path}")
     yield LakeWorld(new_store(engine), table, **options)
     engine.dispose()
-
-
-def _copy(source: LakeWorld, target: LakeWorld) -> None:
-    """Make the store of one world a copy of the other's."""
-    paths = [str(each.database.engine.url.database) for each in (source, target)]
-    with sqlite3.connect(paths[0]) as original, sqlite3.connect(paths[1]) as copy:
-        original.backup(copy)
 
 
 def _by_another_name(table: LakeTable, directory: Path) -> DualTable:
@@ -130,7 +122,7 @@ def test_a_table_that_is_replaced_while_a_batch_is_written_is_claimed_first(worl
 def test_a_copy_that_has_got_ahead_keeps_the_other_from_deciding(world: LakeWorld, other: LakeWorld) -> None:
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1])
-    _copy(world, other)
+    copy_database(world.store_file, other.store_file)
     theirs = other.process()
     theirs.commit([theirs.write(theirs.plan(), 0, 0, [2])], 0, [2])
     with pytest.raises(StoreWentBackError):
@@ -141,7 +133,7 @@ def test_a_copy_that_has_got_ahead_keeps_the_other_from_deciding(world: LakeWorl
 @pytest.mark.parametrize("batches", [1, 2], ids=["the same generation", "a higher one"])
 def test_what_is_owed_stays_owed_when_a_copy_has_published(world: LakeWorld, other: LakeWorld, batches: int) -> None:
     run_batch(world.process(), 0, [1])
-    _copy(world, other)
+    copy_database(world.store_file, other.store_file)
     owe(world, 1, [2])
     for number in range(batches):
         run_batch(other.process(), 1 + number, [10 + number])
@@ -155,7 +147,7 @@ def test_what_is_owed_stays_owed_when_a_copy_has_published(world: LakeWorld, oth
 
 def test_a_copy_that_is_behind_is_noticed(world: LakeWorld, other: LakeWorld) -> None:
     run_batch(world.process(), 0, [1])
-    _copy(world, other)
+    copy_database(world.store_file, other.store_file)
     run_batch(other.process(), 1, [10])
     for _ in range(3):
         world.store.plan(world.options.sink_id, query_id="query-1", on_new_checkpoint=world.options.on_new_checkpoint)
@@ -169,7 +161,7 @@ def test_a_copy_that_is_behind_is_noticed(world: LakeWorld, other: LakeWorld) ->
 
 def test_what_a_copy_owes_too_is_published_once(world: LakeWorld, other: LakeWorld) -> None:
     owe(world, 0, [1])
-    _copy(world, other)
+    copy_database(world.store_file, other.store_file)
     publisher(other).publish()
     publisher(world).publish()
     assert (world.lake_rows, owed(world), owed(other)) == ([1], (), ())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,18 @@ import sqlalchemy as sa
 from spark_sink.errors import BatchLostError, DualTableError, SinkError
 from spark_sink.lake.iceberg_commit import StaleError
 from spark_sink.lake.iceberg_pointer import TablePointer
-from spark_sink.lake.janitor import Janitor
 from spark_sink.lake.place import Catalog, LakePlace
 from spark_sink.lake.table_log import Mark
 from spark_sink.pause_points import PausePoint as P
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, die_at, owe, owed, publisher, refusal
 from tests.spark.lake_tables import IcebergLake
-from tests.spark.sink_model import QUERY, Crash, Stalling, new_store, run_batch, task
-from tests.spark.store_engines import sqlite_engine
+from tests.spark.sink_model import QUERY, Crash, Stalling, run_batch, task
 from tests.support.conditions import until
 from tests.support.databases import unique
 
 types: Any = pytest.importorskip("pyiceberg.types")
 transforms: Any = pytest.importorskip("pyiceberg.transforms")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path) as engine:
-        yield new_store(engine)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -221,18 +212,6 @@ def test_what_a_commit_may_refer_to_is_not_deleted(sqlite_world: LakeWorld, sqli
     assert before < in_metadata(sqlite_table)
 
 
-def test_two_sinks_write_to_one_table(store: CommitStore, sqlite_table: IcebergLake) -> None:
-    one, other = (LakeWorld(store, sqlite_table) for _ in range(2))
-    owe(one, 0, [1])
-    asleep = asleep_before_addition(one)
-    run_batch(other.process(), 0, [2])
-    asleep.go_on()
-    run_batch(other.process(), 1, [3])
-    run_batch(one.process(), 1, [4])
-    assert one.lake_rows == [1, 2, 3, 4]
-    assert (owed(one), owed(other)) == ((), ())
-
-
 def test_writers_at_once(table: IcebergLake) -> None:
     """Sinks, each in two processes, beside another writer; no commit is lost, and none is made twice."""
     generations, failures = range(1, 6), []
@@ -268,15 +247,11 @@ def test_writers_at_once(table: IcebergLake) -> None:
 
 
 def test_all_that_the_pointer_leads_to_is_flushed_before_it_is_moved(
-    sqlite_world: LakeWorld, sqlite_table: IcebergLake, monkeypatch: pytest.MonkeyPatch
+    sqlite_world: LakeWorld, sqlite_table: IcebergLake, flushed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_world.process().plan()  # which claims the table
-    order: list[str] = []
-    real, move, read = os.fsync, TablePointer.move, TablePointer.read_durably
-
-    def fsync(descriptor: int) -> None:
-        order.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        real(descriptor)
+    order, move, read = flushed, TablePointer.move, TablePointer.read_durably
+    order.clear()
 
     def noting(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*given: Any) -> Any:
@@ -285,7 +260,6 @@ def test_all_that_the_pointer_leads_to_is_flushed_before_it_is_moved(
 
         return noted
 
-    monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(TablePointer, "move", noting("MOVED", move))
     monkeypatch.setattr(TablePointer, "read_durably", noting("DURABLE", read))
     before = in_metadata(sqlite_table)
@@ -539,16 +513,6 @@ def test_a_metadata_file_that_is_damaged(sqlite_world: LakeWorld, sqlite_table: 
     current.write_bytes(content)
     run_batch(sqlite_world.process(), 1, [2])
     sqlite_world.assert_exactly_once([1, 2])
-
-
-def test_losers_files_are_deleted_from_the_tables_directory(sqlite_world: LakeWorld) -> None:
-    process = sqlite_world.process()
-    plan = process.plan()
-    loser, winner = process.write(plan, 0, 0, [1]), process.write(plan, 0, 0, [1])
-    process.commit([winner], 0, [1])
-    assert Janitor(sqlite_world.options.sink_id, sqlite_world.store.lake, schema=None).clean_all() == 1
-    assert not sqlite_world.file_of(str(loser.attempt_id)).exists()
-    sqlite_world.assert_exactly_once([1])
 
 
 def test_a_directory_that_is_not_mounted_is_not_created(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:

@@ -21,13 +21,12 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.attempt.states import LIVE, AttemptStatus
-from spark_sink.driver.completion import Completion
-from spark_sink.driver.recovery import SinkRecovery
 from spark_sink.lake.files import file_name
 from spark_sink.lake.strays import Strays
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark import lake_driver
+from tests.spark.applications import recovery
 from tests.spark.lake_driver import Drive, done, values_of
 from tests.spark.lake_tables import KINDS, IcebergLake, LakeTable
 from tests.support.databases import unique
@@ -89,16 +88,9 @@ class Site:
 
     def recover(self) -> None:
         """Do the work of `dualwrite spark recover --apply --condemn`, until no batch is left."""
-        settings = {
-            "bootstrap.servers": self._broker.bootstrap_servers,
-            "retry.backoff.ms": 5,
-            "transaction.two.phase.commit.enable": True,
-            "accept.bounded.guarantee": True,
-        }
-        completion = Completion(settings, parallelism=4, step_timeout_ms=10_000)
-        with TransactionAdmin(bootstrap_servers=self._broker.bootstrap_servers) as admin:
-            recovery = SinkRecovery(self.store, completion, admin, condemn=[self.sink_id], min_age_ms=0)
-            report = recovery.recover()
+        servers = self._broker.bootstrap_servers
+        with TransactionAdmin(bootstrap_servers=servers) as admin:
+            report = recovery(self.store, admin, servers, condemn=[self.sink_id]).recover()
         assert report.is_clean, (report.left, report.unseen)
 
     def assert_both_sides_agree(self) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +24,7 @@ from spark_sink.lake.table_log import Mark
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, die_at, owe, owed, publisher, refusal
-from tests.spark.lake_tables import KINDS, IcebergLake, LakeTable, UnreliableLog
+from tests.spark.lake_tables import KINDS, IcebergLake, LakeTable, UnreliableLog, copy_database
 from tests.spark.sink_model import QUERY, SCHEMA, Crash, Stalling, batches, new_store, run_batch, task
 from tests.spark.store_engines import engine_on, sqlite_engine
 
@@ -243,16 +241,8 @@ def test_a_commit_that_is_repeated_after_a_file_is_gone_does_not_call_it_undecid
 # ---- on disk ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_recorded_was_flushed_before(sqlite_world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = sqlite_world
-    order: list[str] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        order.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
+def test_what_is_recorded_was_flushed_before(sqlite_world: LakeWorld, flushed: list[str]) -> None:
+    world, order = sqlite_world, flushed
     run_batch(world.process(lambda point: order.append(str(point))), 0, [1], partitions=1)
     (file,) = world.table.files()
     before_prepare = order[: order.index(P.AFTER_FILE)]
@@ -272,9 +262,9 @@ def test_what_is_recorded_was_flushed_before(sqlite_world: LakeWorld, monkeypatc
 def test_a_store_that_went_back_writes_nothing(sqlite_world: LakeWorld, tmp_path: Path) -> None:
     world = sqlite_world
     run_batch(world.process(), 0, [1])
-    backup = _backup(tmp_path)
+    copy_database(world.store_file, tmp_path / "backup.db")
     run_batch(world.process(), 1, [2])
-    _restore(world, tmp_path, backup)
+    world.restore_store(tmp_path / "backup.db")
     before = world.store.sinks()
     for _ in range(2):
         with pytest.raises(StoreWentBackError, match="has lost decisions"):
@@ -392,19 +382,6 @@ def test_a_file_that_is_gone_before_the_decision_is_written_again(world: LakeWor
     world.assert_exactly_once([1, 2])
 
 
-def _backup(directory: Path) -> Path:
-    backup = directory / "backup.db"
-    with sqlite3.connect(directory / "store.db") as source, sqlite3.connect(backup) as target:
-        source.backup(target)
-    return backup
-
-
-def _restore(world: LakeWorld, directory: Path, backup: Path) -> None:
-    world.database.engine.dispose()
-    with sqlite3.connect(backup) as source, sqlite3.connect(directory / "store.db") as target:
-        source.backup(target)
-
-
 # ---- giving up ----------------------------------------------------------------------------------------------
 
 
@@ -439,9 +416,9 @@ def test_a_store_that_went_back_deletes_nothing_that_the_table_has(sqlite_world:
     run_batch(world.process(), 0, [1])
     process = world.process()
     result = process.write(process.plan(), 1, 0, [2])
-    backup = _backup(tmp_path)
+    copy_database(world.store_file, tmp_path / "backup.db")
     process.commit([result], 1, [2])
-    _restore(world, tmp_path, backup)
+    world.restore_store(tmp_path / "backup.db")
     assert world.store.condemn(world.options.sink_id) == 1
     janitor = Janitor(world.options.sink_id, world.store.lake, schema=None)
     with pytest.raises(StoreWentBackError):

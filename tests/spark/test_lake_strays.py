@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,19 +17,12 @@ from spark_sink.lake.strays import Strays
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, owe, owed, publisher
-from tests.spark.lake_tables import KINDS, DeltaLake, IcebergLake, LakeTable
-from tests.spark.sink_model import QUERY, Stalling, new_store, run_batch, task
-from tests.spark.store_engines import sqlite_engine
+from tests.spark.lake_tables import KINDS, DeltaLake, IcebergLake, LakeTable, copy_database
+from tests.spark.sink_model import QUERY, Stalling, run_batch, task
 
 P = PausePoint
 DAY_S = 86_400
 AGE_DAYS = 7
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path) as engine:
-        yield new_store(engine)
 
 
 @pytest.fixture(params=KINDS)
@@ -213,14 +204,11 @@ def test_what_an_older_snapshot_of_an_iceberg_table_has(store: CommitStore, tmp_
 
 
 def test_a_store_that_went_back_deletes_nothing(world: LakeWorld, tmp_path: Path) -> None:
-    with sqlite3.connect(str(world.database.engine.url.database)) as source, sqlite3.connect(tmp_path / "b") as backup:
-        source.backup(backup)
+    copy_database(world.store_file, tmp_path / "b")
     run_batch(world.process(), 1, [3])
     process = world.process()
     process.commit([process.write(process.plan(), 2, 0, [4])], 2, [4])
-    world.database.engine.dispose()
-    with sqlite3.connect(tmp_path / "b") as backup, sqlite3.connect(str(world.database.engine.url.database)) as target:
-        backup.backup(target)
+    world.restore_store(tmp_path / "b")
     forget(world)
     age(world)
     before = world.table.files()

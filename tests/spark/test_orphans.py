@@ -17,7 +17,6 @@ from dualwrite.errors import AuthorizationError
 from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
 from spark_sink.attempt.states import AttemptStatus
-from spark_sink.driver.completion import Completion
 from spark_sink.driver.open_transactions import OpenTransaction, is_of_sink
 from spark_sink.driver.orphans import OrphanEnd, OrphanKafka, Orphans, OrphanWatch, decide
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
@@ -26,7 +25,7 @@ from spark_sink.handoff import Plan
 from spark_sink.options import OnOrphans
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
-from tests.spark.applications import ApplicationWorld
+from tests.spark.applications import ApplicationWorld, recovery
 from tests.spark.fake_kafka import FakeOpenTransactions
 from tests.spark.kafka_world import KafkaWorld, kafka_world
 from tests.spark.sink_model import Crash, Process, World, new_store, run_batch
@@ -72,12 +71,6 @@ def test_ids_of_other_sinks_and_programs_are_none_of_this_sink() -> None:
 
 
 # ---- PLAN, with a Kafka in memory ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path) as engine:
-        yield new_store(engine)
 
 
 @pytest.fixture
@@ -321,14 +314,7 @@ class Site:
         self.admin = TransactionAdmin(bootstrap_servers=servers)
 
     def recovery(self, world: ApplicationWorld, **options: Any) -> SinkRecovery:
-        settings = {
-            "bootstrap.servers": self.kafka.emulator.bootstrap_servers,
-            "retry.backoff.ms": 5,
-            "transaction.two.phase.commit.enable": True,
-            "accept.bounded.guarantee": True,
-        }
-        completion = Completion(settings, parallelism=4, step_timeout_ms=60_000)
-        return SinkRecovery(world.store, completion, self.admin, **{"min_age_ms": 0, **options})
+        return recovery(world.store, self.admin, world.bootstrap_servers, **options)
 
 
 @pytest.fixture(params=[Tier.KEEP_PREPARED, Tier.BOUNDED, Tier.BOUNDED_V1])

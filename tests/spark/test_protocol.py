@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from dualwrite.errors import KafkaError, NotDurableError
 from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import (
-    BatchLostError,
     CheckpointMismatchError,
     DecisionUnknownError,
     SinkError,
@@ -26,7 +25,7 @@ from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.sink_model import QUERY, Process, Stalling, World, new_store, run_batch, task
 from tests.spark.spark_model import Query
-from tests.spark.store_engines import engine_on, sqlite_engine
+from tests.spark.store_engines import sqlite_engine
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
 
 
@@ -194,16 +193,6 @@ def test_a_digest_of_other_offsets(world: World) -> None:
     assert not process.commit([replayed], 0, [1], digest="aa").decided_anew
 
 
-def test_a_batch_job_runs_once(world: World) -> None:
-    process = world.process()
-    for _ in range(2):
-        plan = process.plan("job:nightly")
-        process.commit([process.write(plan, 0, 0, [1], "job:nightly")], 0, [1], "job:nightly")
-    assert process.sink.is_decided("job:nightly", 0)
-    run_batch(process, 0, [2])  # of the query that has the same sink
-    world.assert_exactly_once([1, 2])
-
-
 def test_old_batches_are_forgotten(store: CommitStore) -> None:
     world = World(store, retention_batches=3)
     for batch_id in range(20):
@@ -339,59 +328,6 @@ def test_a_loser_that_cannot_be_aborted_does_not_hold_the_batch_up(world: World)
     world.assert_exactly_once([1])
 
 
-def test_a_transaction_that_the_broker_dropped_is_published_again(world: World) -> None:
-    process = world.process()
-    results = prepared_batch(process, 1, 2)
-    world.broker.drop(f"{world.options.sink_id}-1-0")
-    summary = process.commit(results, 0, [1, 2])
-    assert (summary.committed, summary.repaired) == (2, 1)
-    world.assert_exactly_once([1, 2])
-    run_batch(process, 0, [1, 2])
-    run_batch(process, 1, [3])
-    world.assert_exactly_once([1, 2, 3])
-
-
-def test_a_transaction_that_the_broker_dropped_and_whose_records_are_gone(world: World) -> None:
-    process = world.process()
-    results = prepared_batch(process, 1, 2)
-    world.broker.drop(f"{world.options.sink_id}-1-0")
-    world.broker.aborted.clear()
-    for call in (
-        lambda: process.commit(results, 0, [1, 2]),
-        process.plan,
-        world.process().plan,
-    ):
-        with pytest.raises(BatchLostError):
-            call()
-    assert (world.broker.committed, sorted(world.rows)) == ([1], [1, 2])
-    assert world.store.attempts(world.options.sink_id, LIVE) == []
-
-    world.store.acknowledge_lost(world.options.sink_id, QUERY, 0)
-    run_batch(process, 0, [1, 2])
-    run_batch(process, 1, [3])
-    assert (world.broker.committed, sorted(world.rows)) == ([1, 3], [1, 2, 3])
-
-
-def test_a_dropped_transaction_that_was_not_decided_is_written_again(world: World) -> None:
-    process = world.process()
-    prepared_batch(process, 1)
-    world.broker.drop(f"{world.options.sink_id}-0-0")
-    run_batch(process, 0, [1])
-    world.assert_exactly_once([1])
-
-
-def test_two_finishers_at_once(world: World) -> None:
-    process = world.process()
-    results = prepared_batch(process, 1, 2)
-    first = Stalling(lambda me: world.process(me.reach).commit(results, 0, [1, 2])).until(PausePoint.AFTER_TAKE_OVER)
-    second = Stalling(lambda me: world.process(me.reach).sink.finish()).until(PausePoint.BEFORE_COMPLETION)
-    first.go_on()
-    second.go_on()
-    assert (first.error, second.error) == (None, None)
-    assert first.result.committed + second.result.committed == 2
-    world.assert_exactly_once([1, 2])
-
-
 # ---- databases that fail -------------------------------------------------------------------------------------
 
 
@@ -466,23 +402,6 @@ def test_the_answer_to_a_replacement_is_lost(faulty: Database, applied: bool) ->
     world.assert_exactly_once([1, 2])
 
 
-@pytest.mark.parametrize("point", [PausePoint.BEFORE_REPLACEMENT, PausePoint.AFTER_REPLACEMENT])
-def test_the_database_is_away_at_a_replacement(faulty: Database, point: PausePoint) -> None:
-    world = World(new_store(faulty.engine))
-    results = prepared_batch(world.process(), 1, 2)
-    world.broker.drop(f"{world.options.sink_id}-0-0")
-
-    def fail() -> None:
-        faulty.refuse_new_connections()
-        faulty.cut()
-
-    with pytest.raises(SinkError, match="ecided batches stay decided"):
-        world.process(reached(point, fail)).commit(results, 0, [1, 2])  # type: ignore[arg-type]
-    faulty.come_back()
-    world.process().plan()
-    world.assert_exactly_once([1, 2])
-
-
 @pytest.mark.parametrize("comes_back", [True, False])
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_database_is_away_after_the_decision_was_sent(faulty: Database, applied: bool, comes_back: bool) -> None:
@@ -509,10 +428,15 @@ def test_the_database_is_away_after_the_decision_was_sent(faulty: Database, appl
     world.assert_exactly_once([1, 2])
 
 
-@pytest.mark.parametrize("point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_STATUSES])
+OF_A_REPLACEMENT = (PausePoint.BEFORE_REPLACEMENT, PausePoint.AFTER_REPLACEMENT)
+
+
+@pytest.mark.parametrize("point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_STATUSES, *OF_A_REPLACEMENT])
 def test_the_database_is_unreachable_during_phase_two(faulty: Database, point: PausePoint) -> None:
     world = World(new_store(faulty.engine))
     results = prepared_batch(world.process(), 1, 2)
+    if point in OF_A_REPLACEMENT:
+        world.broker.drop(f"{world.options.sink_id}-0-0")
 
     def fail() -> None:
         faulty.refuse_new_connections()
@@ -557,14 +481,6 @@ def test_the_answer_to_prepared_is_lost(faulty: Database) -> None:
     result = world.process().write(plan, 0, 0, [1])
     assert world.process().commit([result], 0, [1]).aborted == 1
     world.assert_exactly_once([1])
-
-
-def test_an_engine_of_each_kind(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    for name in ("sqlite", "postgres", "mariadb"):
-        with engine_on(name, request, tmp_path) as engine:
-            world = World(new_store(engine))
-            Query(world, [[1, 2, 3], [], [4]]).run()
-            world.assert_exactly_once([1, 2, 3, 4])
 
 
 def test_errors_of_kafka_end_a_task(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,7 +10,7 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.sink_model import World, new_store
 from tests.spark.spark_model import Crashes, Killed, Query
-from tests.spark.store_engines import engine_on, sqlite_engine
+from tests.spark.store_engines import engine_on
 from tests.spark.topic_stores import AnyStore, memory_store, with_a_log_of_its_own
 
 BATCHES = [[1, 2, 3, 4], [5]]
@@ -31,35 +31,40 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield new_store(engine)
 
 
-@pytest.fixture(scope="module")
-def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path_factory.mktemp("store")) as engine:
-        yield new_store(engine)
-
-
-def run(store: AnyStore, killed: Killed, *at: int) -> Crashes:
+def run(world: World, killed: Killed, *at: int) -> Crashes:
     """Run the query with these crashes, and check that every row is there exactly once."""
-    world = World(with_a_log_of_its_own(store))
     crashes = Crashes(at)
     Query(world, BATCHES, crashes.reach, killed).run()
     world.assert_exactly_once([value for batch in BATCHES for value in batch])
     return crashes
 
 
+def crash_at_each_point(new_world: Callable[[], World], killed: Killed) -> set[PausePoint]:
+    """Run the query in a new world for each of its pause points, and crash there; return the points."""
+    points = set()
+    for number in range(1, run(new_world(), killed).count + 1):
+        points.update(run(new_world(), killed, number).struck)
+    return points
+
+
+def crash_twice(new_world: Callable[[], World], killed: Killed) -> set[PausePoint]:
+    """Crash at each of the pause points, and again at one of those after it; return the points."""
+    points = set()
+    for number in range(1, run(new_world(), killed).count + 1):
+        for later in SECOND[number % 9 :: 9]:
+            points.update(run(new_world(), killed, number, number + later).struck)
+    return points
+
+
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
 def test_a_crash_at_any_pause_point(store: AnyStore, killed: Killed) -> None:
-    points = set()
-    for number in range(1, run(store, killed).count + 1):
-        points.update(run(store, killed, number).struck)
+    points = crash_at_each_point(lambda: World(with_a_log_of_its_own(store)), killed)
     assert points >= set(PausePoint) - OF_REPAIR - OF_LAKE - {PausePoint.AFTER_CONDEMNATION}
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
 def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, killed: Killed) -> None:
-    points = set()
-    for number in range(1, run(sqlite_store, killed).count + 1):
-        for later in SECOND[number % 9 :: 9]:
-            points.update(run(sqlite_store, killed, number, number + later).struck)
+    points = crash_twice(lambda: World(sqlite_store), killed)
     unreached = OF_REPAIR | OF_LAKE | ({PausePoint.AFTER_CONDEMNATION} if killed is Killed.APPLICATION else set())
     assert points == set(PausePoint) - unreached
 

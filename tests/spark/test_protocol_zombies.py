@@ -12,7 +12,7 @@ import pytest
 from dualwrite.errors import KafkaError
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import LIVE, AttemptStatus
-from spark_sink.errors import AttemptCondemnedError, SinkError, SinkFencedError
+from spark_sink.errors import SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskOutcome
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
@@ -21,18 +21,12 @@ from spark_sink.store.topic import operations
 from tests.spark.fake_kafka import FakeKafkaSide
 from tests.spark.sink_model import QUERY, SCHEMA, Stalling, World, new_store, partitioned, run_batch, task
 from tests.spark.spark_model import Query
-from tests.spark.store_engines import engine_on, sqlite_engine
+from tests.spark.store_engines import engine_on
 from tests.spark.topic_stores import AnyStore, memory_store
 
 BATCHES = [[1, 2, 3, 4], [5, 6]]
 EVERYTHING = [value for batch in BATCHES for value in batch]
 NEW_STALLS_AT = range(1, 40)
-
-
-@pytest.fixture(scope="module")
-def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path_factory.mktemp("store")) as engine:
-        yield new_store(engine)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb", "topic"])
@@ -123,44 +117,6 @@ def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_st
 # ---- the zombies that taught the rules, on each database -----------------------------------------------------
 
 
-def test_a_writer_that_slept_between_lease_and_initialisation(store: AnyStore) -> None:
-    """Its slot's next holder, which is prepared and decided, has another id."""
-    world = World(store)
-    zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
-    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
-    assert world.broker.open_ids == [f"{world.options.sink_id}-0-1", f"{world.options.sink_id}-1-0"]
-
-    zombie.go_on()
-    assert isinstance(zombie.error, AttemptCondemnedError)
-    assert committer.go_on().error is None
-    world.assert_exactly_once(BATCHES[0])
-
-
-def test_a_writer_that_stalled_after_it_read_that_the_attempt_is_its_own(store: AnyStore) -> None:
-    world = World(store)
-    zombie = writer(world, world.process().plan()).until(PausePoint.BEFORE_COMPLETION)
-    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
-
-    zombie.go_on()
-    assert isinstance(zombie.error, AttemptCondemnedError)
-    assert committer.go_on().error is None
-    world.assert_exactly_once(BATCHES[0])
-
-
-@pytest.mark.parametrize(
-    "point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.BEFORE_STATUSES]
-)
-def test_a_finisher_that_slept_until_its_ids_are_leased_again(store: AnyStore, point: PausePoint) -> None:
-    world = World(store)
-    old = first_batch(world).until(PausePoint.AFTER_DECISION).until(point)
-    assert run_batch(world.process(), 0, BATCHES[0]).decided_anew is False
-    new = Stalling(lambda me: run_batch(world.process(me.reach), 1, BATCHES[1])).until(PausePoint.AFTER_DECISION)
-
-    assert old.go_on().error is None  # its decision is committed, though not by itself
-    assert new.go_on().error is None
-    world.assert_exactly_once(EVERYTHING)
-
-
 def was_aborted_against_the_decision(world: World) -> bool:
     """Return whether the transaction of an attempt that is to be committed was aborted; it can be repaired."""
     decided = world.store.attempts(world.options.sink_id, [AttemptStatus.COMMITTING])
@@ -237,19 +193,6 @@ def test_a_plan_logs_what_it_completes(store: AnyStore, caplog: pytest.LogCaptur
         of_batch,
     )
     assert of_all == f"sink {sink}: completed the leftovers of an earlier batch: committed=2 repaired=0 aborted=0"
-
-
-def test_a_loser_that_prepares_after_the_next_batch(store: AnyStore) -> None:
-    world = World(store)
-    process = world.process()
-    plan = process.plan()
-    loser = writer(world, plan).until(PausePoint.AFTER_SEND)
-    results = [process.write(plan, 0, n, part) for n, part in enumerate(partitioned(BATCHES[0], 2))]
-    process.commit(results, 0, BATCHES[0])
-    run_batch(process, 1, BATCHES[1])
-
-    assert isinstance(loser.go_on().error, KafkaError)  # its id was taken over when the batch was decided
-    world.assert_exactly_once(EVERYTHING)
 
 
 @pytest.mark.parametrize("batches_since", [0, 1])

@@ -13,12 +13,11 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile, VirtualClock
 from dualwrite.producer import Producer
 from spark_sink.attempt.states import AttemptStatus
-from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
 from spark_sink.errors import AttemptCondemnedError, BatchLostError
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.tables import BatchStatus
-from tests.spark.applications import ApplicationWorld
+from tests.spark.applications import ApplicationWorld, recovery
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
 from tests.support.topics import read_topic
@@ -40,17 +39,7 @@ class World(ApplicationWorld):
         self._admin = TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers)
 
     def recovery(self, **options: Any) -> SinkRecovery:
-        completion = Completion(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "retry.backoff.ms": 5,
-                "transaction.two.phase.commit.enable": True,
-                "accept.bounded.guarantee": True,
-            },
-            parallelism=4,
-            step_timeout_ms=10_000,
-        )
-        return SinkRecovery(self.store, completion, self._admin, **{"min_age_ms": 0, **options})
+        return recovery(self.store, self._admin, self.bootstrap_servers, **options)
 
     def values(self) -> list[str]:
         return sorted(value for _, value in read_topic(self.bootstrap_servers, self.topic))

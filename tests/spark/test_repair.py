@@ -29,12 +29,12 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core import republish
 from spark_sink.attempt.states import AttemptStatus, Prepared
-from spark_sink.driver.completion import Completion
-from spark_sink.driver.recovery import Action, SinkRecovery
+from spark_sink.driver.recovery import Action
 from spark_sink.errors import BatchLostError, SinkError, SinkOptionError
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
+from tests.spark.applications import recovery
 from tests.spark.kafka_world import TIERS
 from tests.spark.repairs import BOUNDED, SCHEMA, RepairSite, Way, let_end, repair_site, ways_of
 from tests.spark.sink_model import QUERY, task
@@ -703,30 +703,16 @@ def test_recovery_says_what_it_would_repair_and_repairs_it(tmp_path: Path, tier:
         site.decided("a", "b").until(P.AMONG_COMPLETIONS).kill()
         let_end(site, way)
         before = (site.emulator.transactions(), site.attempts(), site.pairs())
-        dry = recovery(site, admin).plan()
+        dry = recovery(site.store, admin, site.emulator.bootstrap_servers, sink_ids=["s"]).plan()
         assert {(found.transactional_id, found.action, found.changed) for found in dry.found} == {
             ("s-0-0", Action.COMMIT, False),
             ("s-1-0", Action.REPAIR, False),
         }
         assert (site.emulator.transactions(), site.attempts(), site.pairs()) == before
-        done = recovery(site, admin).recover()
+        done = recovery(site.store, admin, site.emulator.bootstrap_servers, sink_ids=["s"]).recover()
         assert {(found.transactional_id, found.action, found.changed) for found in done.found} == {
             ("s-0-0", Action.COMMIT, True),
             ("s-1-0", Action.REPAIR, True),
         }
         assert done.is_clean
         site.assert_agreed("a", "b")
-
-
-def recovery(site: RepairSite, admin: TransactionAdmin) -> SinkRecovery:
-    completion = Completion(
-        {
-            "bootstrap.servers": site.emulator.bootstrap_servers,
-            "retry.backoff.ms": 5,
-            "transaction.two.phase.commit.enable": True,
-            "accept.bounded.guarantee": True,
-        },
-        parallelism=4,
-        step_timeout_ms=10_000,
-    )
-    return SinkRecovery(site.store, completion, admin, sink_ids=["s"], min_age_ms=0)

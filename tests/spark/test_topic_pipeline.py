@@ -21,19 +21,6 @@ def world(broker: Emulator, tmp_path: Path) -> TopicWorld:
     return TopicWorld(broker, tmp_path)
 
 
-def test_a_stream_is_written_once_and_goes_on_after_a_restart(spark: SparkSession, world: TopicWorld) -> None:
-    world.add_values("a", "b", "c")
-    world.add_values("d")
-    world.run(world.read(spark))
-    world.forget_commit(1)
-    world.add_values("e", "f")
-    world.run(world.read(spark))
-    assert world.values() == ["a", "b", "c", "d", "e", "f"]
-    assert world.batches() == [(0, "DONE", 3), (1, "DONE", 1), (2, "DONE", 2)]
-    assert world.open_transactions() == []
-    assert world.leased() == 0
-
-
 def test_the_url_may_be_in_the_environment(
     spark: SparkSession, world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

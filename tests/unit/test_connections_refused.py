@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dualwrite.client.error_texts import LastError
-from dualwrite.client.pacing import Backoff
-from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.pool import ConnectionPool, NodeState
-from dualwrite.client.wire.topology import Topology
+from dualwrite.client.wire.pool import NodeState
 from dualwrite.errors import AuthenticationError
 from tests.support.narrowing import current
+from tests.unit.connection_pools import pool_over
 
 
 class RefusingSecurity:
@@ -37,17 +34,8 @@ class Fixture:
         self.now_ms = 1000.0
         self.security = security or RefusingSecurity()
         self.changes = 0
-        self.connections = ConnectionPool(
-            bootstrap=[("h", 1)],
-            topology=Topology(),
-            framer=Framer("c"),
-            connector=self.security,  # type: ignore[arg-type]
-            request_timeout_ms=1000,
-            max_per_node=1,
-            new_backoff=lambda: Backoff(50, 1000),
-            clock_ms=lambda: self.now_ms,
-            last_error=LastError(),
-            on_change=self._changed,
+        self.connections = pool_over(
+            self.security, [("h", 1)], lambda: self.now_ms, request_timeout_ms=1000, on_change=self._changed
         )
 
     def _changed(self) -> None:

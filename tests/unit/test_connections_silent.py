@@ -6,11 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from dualwrite.client.error_texts import LastError
-from dualwrite.client.pacing import Backoff
-from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.pool import ConnectionPool, NodeState
-from dualwrite.client.wire.topology import Topology
+from dualwrite.client.wire.pool import NodeState
+from tests.unit.connection_pools import pool_over
 
 SILENT = ("gone", 1)
 ALIVE = ("alive", 2)
@@ -32,18 +29,7 @@ class OneIsSilent:
 async def test_the_next_one_is_tried_after_a_second() -> None:
     now_ms = 1000.0
     security = OneIsSilent()
-    connections = ConnectionPool(
-        bootstrap=[SILENT, ALIVE],
-        topology=Topology(),
-        framer=Framer("c"),
-        connector=security,  # type: ignore[arg-type]
-        request_timeout_ms=30_000,
-        max_per_node=1,
-        new_backoff=lambda: Backoff(50, 1000),
-        clock_ms=lambda: now_ms,
-        last_error=LastError(),
-        on_change=lambda: None,
-    )
+    connections = pool_over(security, [SILENT, ALIVE], lambda: now_ms)
 
     async def ask(at_ms: float) -> object:
         nonlocal now_ms

@@ -6,12 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from dualwrite.client.error_texts import LastError
-from dualwrite.client.pacing import Backoff
-from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.pool import ConnectionPool
-from dualwrite.client.wire.topology import Topology
 from dualwrite.errors import AuthenticationError
+from tests.unit.connection_pools import pool_over
 
 A, B = ("a", 1), ("b", 2)
 BACKOFF_MS = 200
@@ -24,18 +20,7 @@ class Network:
         self.hosts = hosts
         self.now_ms = 1000.0
         self.on_lost: Any = None
-        self.connections = ConnectionPool(
-            bootstrap=[A, B],
-            topology=Topology(),
-            framer=Framer("c"),
-            connector=self,  # type: ignore[arg-type]
-            request_timeout_ms=30_000,
-            max_per_node=1,
-            new_backoff=lambda: Backoff(BACKOFF_MS, BACKOFF_MS),
-            clock_ms=lambda: self.now_ms,
-            last_error=LastError(),
-            on_change=lambda: None,
-        )
+        self.connections = pool_over(self, [A, B], lambda: self.now_ms, backoff_ms=(BACKOFF_MS, BACKOFF_MS))
 
     async def connect(self, host: str, *_: Any, **__: Any) -> Any:
         match self.hosts[host]:
