@@ -1551,7 +1551,7 @@ MUTANTS: Final = (
                 (
                     "        other = await owned.database.begin()\n"
                     "        outbox = other.stored_blocks(owned.transactional_id)\n"
-                    "        await outbox.publish(owned.transactional_id, (), before=None)\n"
+                    "        await outbox.publish(owned.transactional_id, ())\n"
                     "        await other.commit()\n"
                     "        proof = await prove(owned, database, row, ongoing)\n"
                 ),

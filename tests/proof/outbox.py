@@ -79,7 +79,7 @@ class OutboxTransaction(CheckedTransaction):
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add a block, as a transaction of PostgreSQL does."""
         if isinstance(self.outbox, OutboxInSteps):
-            return await self.outbox.add(transactional_id, content, now_ms=1)
+            return await self.outbox.add(transactional_id, content)
         values = {"id": transactional_id, "content": content, "mark": ""}
         ((text,),) = await self._statements.rows(ADD, values)
         return place_of(text, content).added

@@ -101,10 +101,10 @@ def publish(connection: psycopg.Connection) -> set[str]:
 
     async def steps() -> None:
         for is_bounded in (True, False):
-            stored, blocks = await outbox.waiting(ID, max_bytes=MOST_BYTES)
+            _, blocks = await outbox.waiting(ID, max_bytes=MOST_BYTES)
             assert len(blocks) == 1_000
             sent = Sent(PreparedTxnState("7:0"), [0] * len(blocks)) if is_bounded else None
-            await outbox.publish(ID, blocks, before=stored, kept_as=sent)
+            await outbox.publish(ID, blocks, kept_as=sent)
 
     with connection.transaction():
         blocking.run(steps())
@@ -156,8 +156,8 @@ def test_innodb_waits_for_no_block_of_another_id(
         outbox = OnMySql(publishing, pin).outbox
         add(above, pin, "a", 1)
         add(below, pin, "c", 1)
-        stored, waiting = blocking.run(outbox.waiting("b", max_bytes=MOST_BYTES))
-        blocking.run(outbox.publish("b", waiting[:blocks], before=stored))
+        _, waiting = blocking.run(outbox.waiting("b", max_bytes=MOST_BYTES))
+        blocking.run(outbox.publish("b", waiting[:blocks]))
         add(above, pin, "a", 1)
         add(below, pin, "c", 1)
     with engine.connect() as reading:
@@ -171,7 +171,7 @@ def test_innodb_waits_for_no_block_of_another_id(
 def add(connection: sa.Connection, pin: Pin, transactional_id: str, blocks: int) -> None:
     outbox = OnMySql(connection, pin).outbox
     for number in range(blocks):
-        blocking.run(outbox.add(transactional_id, b"%08d" % number, now_ms=1))
+        blocking.run(outbox.add(transactional_id, b"%08d" % number))
 
 
 def believe(root: sa.Connection, database: str, rows: int) -> None:

@@ -41,7 +41,7 @@ from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
-from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, OutboxDatabase
+from dualwrite.recipes.core.store import DatabaseTransaction, OutboxDatabase
 from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, Waiting
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -178,7 +178,7 @@ class Publishing:
         if not await diversion.lock():
             return True
         table = database.stored_blocks(owned.transactional_id)
-        if (await table.stored(owned.transactional_id)).newest_seq:
+        if await table.newest_seq(owned.transactional_id):
             return False
         await diversion.end()
         await database.commit()
@@ -393,7 +393,7 @@ class Publishing:
         text = await database.read_manifest(transactional_id)
         if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):
             if deletes_batch:
-                await database.stored_blocks(transactional_id).publish(transactional_id, (), before=NOTHING_STORED)
+                await database.stored_blocks(transactional_id).publish(transactional_id, ())
             await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()
         self.is_unsettled = False

@@ -28,27 +28,6 @@ MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
 """In characters; Kafka allows more, but some databases limit the length of a primary key."""
 
 
-class Stored(NamedTuple):
-    """The stored blocks of one transactional id, in numbers."""
-
-    newest_seq: int
-    """The number of the newest block, or of one that is newer than those that were read; 0 if none is stored."""
-    size_bytes: int
-    """NOT_COUNTED if that would take too long."""
-    since_ms: int
-    """When the oldest block was stored, in milliseconds since 1970."""
-
-    @property
-    def size(self) -> str:
-        """The size, for a message."""
-        return "not counted" if self.size_bytes == NOT_COUNTED else f"{self.size_bytes} bytes"
-
-
-NOT_COUNTED: Final = -1
-
-NOTHING_STORED: Final = Stored(newest_seq=0, size_bytes=0, since_ms=0)
-
-
 class StoredBlock(NamedTuple):
     """One stored block: its number, its time, and its records as bytes."""
 
@@ -91,23 +70,25 @@ class StoredBlocks(Protocol):
     rest of the transaction does.
     """
 
-    async def stored(self, transactional_id: str) -> Stored:
-        """Return the numbers as they are now, not as in the transaction's snapshot; NOTHING_STORED without a table."""
+    async def newest_seq(self, transactional_id: str) -> int:
+        """Return the number of the newest block, 0 if none is stored: as it is now, not as in a snapshot."""
 
-    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
-        """Store one more block, after those that `stored` returned as `before`."""
+    async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
+        """Store one more block."""
 
-    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
-        """Return the numbers, as `stored`, and the oldest blocks in order: at least one, and more up to `max_bytes`.
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
+        """Return the oldest blocks in order: at least one, and more up to `max_bytes`.
+
+        Before them, return the number of the newest block, or of one that is newer than these; 0 if none is stored.
 
         Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
         """
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
+    async def take_out(self, transactional_id: str, block: StoredBlock) -> None:
         """Take the oldest block out, so that it is not published, but keep its row."""
 
     async def publish(
-        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, kept_as: Sent | None = None
     ) -> None:
         """Delete the oldest blocks, of those that `waiting` returned, and the rows of the last batch.
 
@@ -125,20 +106,20 @@ class StoredBlocks(Protocol):
 class NoStoredBlocks:
     """`StoredBlocks` of an id that publishes no outbox."""
 
-    async def stored(self, transactional_id: str) -> Stored:
-        return NOTHING_STORED
+    async def newest_seq(self, transactional_id: str) -> int:
+        return 0
 
-    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
+    async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
         raise NotImplementedError(_CANNOT_STORE)
 
-    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
-        return NOTHING_STORED, ()
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
+        return 0, ()
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
+    async def take_out(self, transactional_id: str, block: StoredBlock) -> None:
         raise NotImplementedError(_CANNOT_STORE)
 
     async def publish(
-        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, kept_as: Sent | None = None
     ) -> None:
         assert not blocks, _CANNOT_STORE
 

@@ -10,7 +10,6 @@ write.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -30,7 +29,7 @@ from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import Placement, decode, encode
 from dualwrite.recipes.core.refused import OWED, UNKNOWN_TOPIC, NewTimestamps, RefusedBlock, is_refusal, remedy_of
-from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, Sent, Stored, StoredBlock
+from dualwrite.recipes.core.store import DatabaseTransaction, Sent, StoredBlock
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -39,16 +38,16 @@ MOST_BYTES_AT_A_TIME: Final = 8_388_608
 
 
 class Waiting(NamedTuple):
-    """The oldest stored blocks, which the next transaction publishes; all stored ones in numbers; and the records."""
+    """The oldest stored blocks, which the next transaction publishes; the number of the newest one; and the records."""
 
     blocks: Sequence[StoredBlock]
-    stored: Stored
+    newest_seq: int
     records: Sequence[BufferedRecord]
 
     @property
     def is_part(self) -> bool:
         """Whether more blocks are stored behind these."""
-        return bool(self.blocks) and self.blocks[-1].seq < self.stored.newest_seq
+        return bool(self.blocks) and self.blocks[-1].seq < self.newest_seq
 
 
 class NextAttemptError(Exception):
@@ -68,7 +67,7 @@ class _Refusal(NamedTuple):
     error: StoredBlockRefusedError
 
 
-NOTHING_WAITS: Final = Waiting((), NOTHING_STORED, ())
+NOTHING_WAITS: Final = Waiting((), 0, ())
 
 
 def why_refused(error: DualWriteError) -> str:
@@ -130,8 +129,8 @@ class BlockStore:
         owned = self._owned
         self.note_nothing_owed()
         table = database.stored_blocks(owned.transactional_id)
-        stored, blocks = await table.waiting(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
-        owned.has_stored = stored.newest_seq > 0
+        newest_seq, blocks = await table.waiting(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
+        owned.has_stored = newest_seq > 0
         if not owned.has_stored:
             self._forget_refusal()
             return NOTHING_WAITS
@@ -139,25 +138,25 @@ class BlockStore:
             self._forget_refusal()
         if self._most_blocks is not None:
             blocks = blocks[: self._most_blocks if owned.owed else max(self._most_blocks, 1)]
-        return self._ready(blocks, stored)
+        return self._ready(blocks, newest_seq)
 
-    def _ready(self, blocks: Sequence[StoredBlock], stored: Stored) -> Waiting:
+    def _ready(self, blocks: Sequence[StoredBlock], newest_seq: int) -> Waiting:
         """Return the blocks before the first one that cannot be sent now. Raises as `oldest` does if there are none."""
         records: list[BufferedRecord] = []
         unavailable, self._unavailable = self._unavailable, {}
         for number, block in enumerate(blocks):
-            found, obstacle = self._placed(block, stored)
+            found, obstacle = self._placed(block)
             if obstacle is not None and (number or self._owned.owed):  # those go first
-                return Waiting(blocks[:number], stored, records)
+                return Waiting(blocks[:number], newest_seq, records)
             if isinstance(obstacle, StoredBlockRefusedError):
                 raise self._note_refusal(block, obstacle, obstacle.__cause__)
             if obstacle is not None:
-                raise self._unknown({topic: unavailable.get(topic) for topic in obstacle.topics}, blocks, stored)
+                raise self._unknown({topic: unavailable.get(topic) for topic in obstacle.topics}, blocks)
             records += found
-        return Waiting(blocks, stored, records)
+        return Waiting(blocks, newest_seq, records)
 
     def _placed(
-        self, block: StoredBlock, stored: Stored
+        self, block: StoredBlock
     ) -> tuple[Sequence[BufferedRecord], StoredBlockRefusedError | NextAttemptError | None]:
         """Return the records of a block with their partitions, or why they cannot be sent now."""
         refuse = self._unreadable
@@ -166,18 +165,16 @@ class BlockStore:
             refuse = self._unplaceable
             unknown = self._placement.place(found, self._owned.kafka.partitions)
         except (ValueError, InvalidRecordError) as error:
-            refused = refuse(block, stored, str(error))
+            refused = refuse(block, str(error))
             refused.__cause__ = error
             return (), refused
         return found.records, NextAttemptError(unknown) if unknown else None
 
-    def _unknown(
-        self, topics: Mapping[str, DualWriteError | None], blocks: Sequence[StoredBlock], stored: Stored
-    ) -> Exception:
+    def _unknown(self, topics: Mapping[str, DualWriteError | None], blocks: Sequence[StoredBlock]) -> Exception:
         """Return the error to raise for the oldest block, whose `topics` are not known, with Kafka's reasons if any."""
         for topic, error in topics.items():
             if error is not None and is_refusal(error):
-                return self._note_refusal(blocks[0], self._refused(blocks[0], stored, topic, error), error)
+                return self._note_refusal(blocks[0], self._refused(blocks[0], topic, error), error)
             if error is not None:
                 return error
         later: dict[str, None] = {}
@@ -225,10 +222,9 @@ class BlockStore:
             records = (*owned.owed, *waiting.records)
             sent = Sent(write.prepared_state, [record.fate.partition for record in records if record.fate is not None])
             if owned.owed:
-                again, now_ms = encode(owned.owed, ""), int(time.time() * 1000)
-                first = await table.append(owned.transactional_id, again, before=waiting.stored, now_ms=now_ms)
+                first = await table.append(owned.transactional_id, encode(owned.owed, ""))
                 blocks = (first, *blocks)
-        await table.publish(owned.transactional_id, blocks, before=waiting.stored, kept_as=sent)
+        await table.publish(owned.transactional_id, blocks, kept_as=sent)
 
     # ---- refusals -------------------------------------------------------------------------------------------
 
@@ -246,7 +242,7 @@ class BlockStore:
         if not waiting.blocks:
             return self._note_owed_refusal(topic, why_refused(error), error)
         block = waiting.blocks[0]
-        return self._note_refusal(block, self._refused(block, waiting.stored, topic, error), error)
+        return self._note_refusal(block, self._refused(block, topic, error), error)
 
     def _note_owed_refusal(self, topic: str, why: str, cause: DualWriteError) -> OwedRecordsRefusedError:
         """Remember why the owed records are not published, and log it once. Return the error."""
@@ -286,13 +282,10 @@ class BlockStore:
             _log.error("%s", refused)
         return refused
 
-    def _refused(
-        self, block: StoredBlock, stored: Stored, topic: str, error: DualWriteError
-    ) -> StoredBlockRefusedError:
+    def _refused(self, block: StoredBlock, topic: str, error: DualWriteError) -> StoredBlockRefusedError:
         why = why_refused(error)
         return self._refusal_of(
             block,
-            stored,
             f"Kafka refuses a record for {topic!r} of the stored block {block.seq} of transactional id "
             f"{self._owned.transactional_id!r}: {why}",
             f"{remedy_of(error)}, and they are published",
@@ -300,20 +293,18 @@ class BlockStore:
             why=why,
         )
 
-    def _unreadable(self, block: StoredBlock, stored: Stored, why: str) -> StoredBlockRefusedError:
+    def _unreadable(self, block: StoredBlock, why: str) -> StoredBlockRefusedError:
         return self._refusal_of(
             block,
-            stored,
             f"the stored block {block.seq} of transactional id {self._owned.transactional_id!r} cannot be read: {why}",
             "restore its row from a backup, or publish it with the version of dualwrite that stored it",
             topic="",
             why=f"it cannot be read: {why}",
         )
 
-    def _unplaceable(self, block: StoredBlock, stored: Stored, why: str) -> StoredBlockRefusedError:
+    def _unplaceable(self, block: StoredBlock, why: str) -> StoredBlockRefusedError:
         return self._refusal_of(
             block,
-            stored,
             f"the stored block {block.seq} of transactional id {self._owned.transactional_id!r} cannot be published "
             f"by this process: {why}",
             "correct the cause, and they are published",
@@ -322,11 +313,11 @@ class BlockStore:
         )
 
     def _refusal_of(
-        self, block: StoredBlock, stored: Stored, what: str, remedy: str, *, topic: str, why: str
+        self, block: StoredBlock, what: str, remedy: str, *, topic: str, why: str
     ) -> StoredBlockRefusedError:
         transactional_id = self._owned.transactional_id
         return StoredBlockRefusedError(
-            f"{what}. Neither side was changed; this block and those behind it ({stored.size}) stay stored, in their "
+            f"{what}. Neither side was changed; this block and those behind it stay stored, in their "
             f"order: {remedy}; or take the block out with "
             f"`dualwrite recover --take-out {transactional_id}:{block.seq} --apply`",
             transactional_id=transactional_id,

@@ -21,7 +21,7 @@ from dualwrite.errors import StateRowError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.record_block import decode
-from dualwrite.recipes.core.store import DatabaseTransaction, Stored, StoredBlock
+from dualwrite.recipes.core.store import DatabaseTransaction, StoredBlock
 from dualwrite.recipes.recovery.plan import TakenOut
 from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
 from dualwrite.recipes.recovery.stored_rows import known_database
@@ -67,14 +67,14 @@ async def _take_out(
 ) -> TakenOut:
     async def take_out(transaction: DatabaseTransaction) -> TakenOut:
         row = await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
-        stored, block = await _oldest(transaction, transactional_id, seq)
+        block = await _oldest(transaction, transactional_id, seq)
         found = _read(transactional_id, block)
         if not apply:
             return found
         if keep is not None:
             keep(found)
         manifest = await transaction.read_manifest(transactional_id)
-        await transaction.stored_blocks(transactional_id).take_out(transactional_id, block, before=stored)
+        await transaction.stored_blocks(transactional_id).take_out(transactional_id, block)
         # a publisher that waits for the lock with an older snapshot fails, and does not publish the block
         await transaction.write(transactional_id, previous=row, new=row, manifest=manifest)
         await transaction.commit()
@@ -90,13 +90,13 @@ def _read(transactional_id: str, block: StoredBlock) -> TakenOut:
         return TakenOut(transactional_id, block.seq, block.stored_at_ms, (), unreadable=block.content)
 
 
-async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: int) -> tuple[Stored, StoredBlock]:
+async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: int) -> StoredBlock:
     """Return the oldest stored block. Raises StateRowError if it has another number."""
-    stored, blocks = await transaction.stored_blocks(transactional_id).waiting(transactional_id, max_bytes=_ONE_BLOCK)
+    _, blocks = await transaction.stored_blocks(transactional_id).waiting(transactional_id, max_bytes=_ONE_BLOCK)
     if not blocks or blocks[0].seq != seq:
         there = f"the oldest one is {blocks[0].seq}" if blocks else "none is stored"
         raise StateRowError(
             f"block {seq} is not the oldest stored block of transactional id {transactional_id!r} ({there}); nothing "
             "was changed: only the oldest block can hold up the others, and `dualwrite recover --apply` names it"
         )
-    return stored, blocks[0]
+    return blocks[0]

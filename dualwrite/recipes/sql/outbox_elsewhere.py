@@ -15,12 +15,13 @@ and where it believes that the table has few rows, a join reads all of an id.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from dualwrite.recipes.core.record_block import token_of
-from dualwrite.recipes.core.store import Added, Sent, Stored, StoredBlock
+from dualwrite.recipes.core.store import Added, Sent, StoredBlock
 from dualwrite.recipes.sql.lease_statements import NOW_MS
 from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
 from dualwrite.recipes.sql.outbox_steps import (
@@ -149,13 +150,13 @@ class OutboxInSteps(OutboxTable):
         self._in_steps = sql
         self._forgets = forgets
 
-    async def add(self, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+    async def add(self, transactional_id: str, content: bytes) -> Added:
         """Add a block in its own transaction, which has locked nothing."""
         seq = await self._statements.inserted(self._in_steps.add, {"id": transactional_id, "content": content})
-        return Added(seq, now_ms, content)
+        return Added(seq, int(time.time() * 1000), content)
 
-    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
-        return StoredBlock(*await self.add(transactional_id, content, now_ms=now_ms))
+    async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
+        return StoredBlock(*await self.add(transactional_id, content))
 
     async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[Any]:
         sizes = await self._statements.rows(self._in_steps.sizes, {"id": transactional_id})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dualwrite.recipes.core.store import Added, Sent, Stored, StoredBlock
+from dualwrite.recipes.core.store import Added, Sent, StoredBlock
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
 from dualwrite.recipes.sql.outbox_steps import (
     MOST_BLOCKS,
@@ -163,9 +163,9 @@ class PostgresOutbox(OutboxTable):
     def __init__(self, statements: OutboxStatements, has_ended: HasEnded) -> None:
         super().__init__(statements, has_ended, OF_POSTGRES)
 
-    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
+    async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
         ((text,),) = await self._statements.rows(ADD, {"id": transactional_id, "content": content, "mark": ""})
-        return StoredBlock(place_of(text, content).added.seq, now_ms, content)
+        return StoredBlock(*place_of(text, content).added)
 
     async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[Any]:
         await self._statements.rows(BY_INDEX, {})

@@ -24,12 +24,9 @@ from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.store import (
     NO_BATCH,
-    NOT_COUNTED,
-    NOTHING_STORED,
     Added,
     LastBatch,
     Sent,
-    Stored,
     StoredBlock,
 )
 
@@ -99,7 +96,7 @@ class OutboxSql:
             f" {OUTBOX_TABLE} AS block ON block.transactional_id = kept.transactional_id"
             f" AND block.seq = {words.number} WHERE kept.{OF_ID} AND kept.seq = 0"
         )
-        self.newest: Final = f"SELECT seq, stored_at_ms FROM {self.waiting} ORDER BY seq DESC LIMIT 1"
+        self.newest: Final = f"SELECT seq FROM {self.waiting} ORDER BY seq DESC LIMIT 1"
         self.take_out: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {OF_ID} AND seq = {words.block}"
         self.last_batch: Final = (
             f"SELECT block.records, kept.records FROM {self.of_batch} LEFT JOIN{self.blocks_of_batch}"
@@ -142,7 +139,7 @@ HasEnded = Callable[[str, int], Awaitable[bool]]
 
 
 class OutboxTable(ABC):
-    """`StoredBlocks` in the outbox, for the publisher. Does not count the bytes, which would be slow."""
+    """`StoredBlocks` in the outbox, for the publisher."""
 
     def __init__(self, statements: OutboxStatements, has_ended: HasEnded, sql: OutboxSql) -> None:
         self._statements = statements
@@ -150,7 +147,7 @@ class OutboxTable(ABC):
         self._sql = sql
 
     @abstractmethod
-    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock: ...
+    async def append(self, transactional_id: str, content: bytes) -> StoredBlock: ...
 
     @abstractmethod
     async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[tuple[int, int, bytes | None]]:
@@ -168,27 +165,27 @@ class OutboxTable(ABC):
     def _marks_of(self, added: Added) -> Mapping[str, Any]:
         """Return what tells a block from others with its number, for the statement `evidence`."""
 
-    async def stored(self, transactional_id: str) -> Stored:
+    async def newest_seq(self, transactional_id: str) -> int:
         if not await self._statements.has_outbox_table():
-            return NOTHING_STORED
+            return 0
         newest = await self._statements.rows(self._sql.newest, {"id": transactional_id})
-        return Stored(newest[0][0], NOT_COUNTED, newest[0][1]) if newest else NOTHING_STORED
+        return int(newest[0][0]) if newest else 0
 
-    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
         if not await self._statements.has_outbox_table():
-            return NOTHING_STORED, ()
+            return 0, ()
         found = await self._oldest(transactional_id, max_bytes)
         if not found:
-            return NOTHING_STORED, ()
+            return 0, ()
         taken = [StoredBlock(seq, at_ms, bytes(records)) for seq, at_ms, records in found if records is not None]
-        return Stored(found[-1][0], NOT_COUNTED, found[0][1]), taken[:MOST_BLOCKS]
+        return found[-1][0], taken[:MOST_BLOCKS]
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
+    async def take_out(self, transactional_id: str, block: StoredBlock) -> None:
         if await self._statements.changed(self._sql.take_out, {"id": transactional_id, "seq": block.seq}) != 1:
             raise gone(transactional_id, "nothing was changed")
 
     async def publish(
-        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, kept_as: Sent | None = None
     ) -> None:
         if blocks or await self._statements.has_outbox_table():
             await self._publish(transactional_id, blocks, kept_as)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -150,7 +149,7 @@ class OnOthers(OnConnection):
         assert transaction is not None, "a dual write runs on the Connection"
         transaction.assert_has_not_ended()
         outbox = self.outbox
-        added = await outbox.add(transactional_id, content, now_ms=int(time.time() * 1000))
+        added = await outbox.add(transactional_id, content)
         assert_holds_locks(self._connection)
         transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
         return added
