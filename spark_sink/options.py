@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
-from dualwrite.recipes.core.database_safety import NAMES as WEAKNESSES
+from dualwrite.decisions.database_safety import NAMES as WEAKNESSES
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
 from spark_sink.lake.place import ICEBERG, Catalog, LakePlace

@@ -217,8 +217,8 @@ MUTANTS: Final = (
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
-        f"{_CORE}proof.py",
-        "manifest if manifest is not None and manifest.prepared_state == row else None",
+        "dualwrite/client/transactions/manifest.py",
+        "manifest if manifest is not None and manifest.prepared_state == state else None",
         "manifest",
         "recipes/test_repair_evidence.py",
     ),

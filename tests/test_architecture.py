@@ -90,6 +90,11 @@ def test_the_steps_of_a_batch_know_only_the_port_of_the_store(folder: str) -> No
         assert "spark_sink.store.commit_store" not in at_import, module
 
 
+def test_the_sink_uses_one_module_of_the_recipes(graph: dict[str, set[str]]) -> None:
+    used = {name for module in graph if package_of(module) == "spark_sink" for name in graph[module]}
+    assert {name for name in used if name.startswith(f"{RECIPES}.")} == {f"{RECIPES}.sqlalchemy.deciding"}
+
+
 def _imported_at_once(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports when it is imported itself: not for type checkers, nor in a function."""
     for statement in ast.parse(path.read_text()).body:

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
+from dualwrite.decisions.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state

@@ -8,9 +8,9 @@ from typing import Final
 from dualwrite.admin import BrokerFeatures, TopicDescription, TwoPhaseCommit
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
+from dualwrite.decisions.obstacles import obstacle_of
 from dualwrite.errors import Api
 from dualwrite.guarantee import Guarantee, Tier, guarantee_of
-from dualwrite.recipes.core.repairability import obstacle_of
 
 _LEAST_INIT_VERSION: Final = 3
 _NEWEST_TRANSACTION_VERSION: Final = 2

@@ -192,7 +192,7 @@ class TopicCheck:
         self._to_create.clear()
 
     def _is_there(self, topic: str) -> bool:
-        from dualwrite.recipes.core.repairability import obstacle_of
+        from dualwrite.decisions.obstacles import obstacle_of
 
         found = self._producer.describe_topics([topic])[topic]
         obstacle = obstacle_of(topic, found, may_store=False)

@@ -26,8 +26,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from dualwrite.admin import TransactionAdmin
+from dualwrite.decisions.republish import Fate, Judgement
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.core.republish import Fate, Judgement
 from spark_sink import commands
 from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.finisher import StoredClaims, advice_if_it_went_back, advice_if_lost

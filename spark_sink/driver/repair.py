@@ -14,9 +14,9 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from dualwrite.decisions.republish import Judgement, Republished, publish_again
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.participant_async import AsyncParticipantProducer
-from dualwrite.recipes.core.republish import Judgement, Republished, publish_again
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, wait_for
 from spark_sink.errors import SinkError

@@ -15,7 +15,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.guarded import guarded, tolerate
-from dualwrite.recipes.core.telemetry import SCOPE
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -85,7 +84,7 @@ def _instruments() -> Instruments | None:
     except ImportError:
         return None
     try:
-        return Instruments(get_meter(SCOPE))
+        return Instruments(get_meter("dualwrite"))
     except Exception as error:
         tolerate(error, "the provider of the application")
         return None

@@ -12,7 +12,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.sqlalchemy.examination import examine
+from dualwrite.recipes.sqlalchemy.deciding import examine
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.lake.place import Catalog, LakePlace
 from spark_sink.options import StoreOptions, check_catalog_url

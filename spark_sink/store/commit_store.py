@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sqlalchemy.examination import examine
+from dualwrite.recipes.sqlalchemy.deciding import examine
 from spark_sink.attempt.states import (
     EVENTS,
     TERMINAL,
@@ -85,7 +85,7 @@ class CommitStore:
     ) -> None:
         """`create_tables`: whether the first plan of this object creates missing tables.
 
-        `accept` names the accepted weaknesses of the database (`core/database_safety.py`).
+        `accept` names the accepted weaknesses of the database (`dualwrite/decisions/database_safety.py`).
         """
         self._engine = engine
         self._tables = StoreTables(schema)

@@ -19,8 +19,7 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
-from dualwrite.recipes.sql.socket_timeout import fileno_of
-from dualwrite.recipes.sqlalchemy.engines import prepare_nothing
+from dualwrite.recipes.sqlalchemy.deciding import fileno_of, prepare_nothing
 from spark_sink.errors import SinkOptionError
 from spark_sink.options import StoreOptions, store_url
 

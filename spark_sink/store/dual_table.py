@@ -20,7 +20,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, DataError, DBAPIError, IntegrityError, ProgrammingError
 
-from dualwrite.recipes.sqlalchemy.tables import exact_text
+from dualwrite.recipes.sqlalchemy.deciding import exact_text
 from spark_sink.errors import DualTableError, SinkOptionError
 from spark_sink.options import DualMode, DualTable
 from spark_sink.store.dual_columns import (

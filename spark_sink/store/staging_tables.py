@@ -14,8 +14,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.recipes.core.database_errors import sqlstate_of
-from dualwrite.recipes.sql.postgres import LOCK_NOT_AVAILABLE
+from dualwrite.recipes.sqlalchemy.deciding import LOCK_NOT_AVAILABLE, sqlstate_of
 from spark_sink.store.table_catalog import TableName, as_sql
 
 NAMES: Final = "dw_stage_"

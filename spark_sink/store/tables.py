@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.sqlalchemy.tables import exact_text
+from dualwrite.recipes.sqlalchemy.deciding import exact_text
 from spark_sink import commands
 from spark_sink.attempt.states import AttemptStatus, Claim
 from spark_sink.errors import SinkError

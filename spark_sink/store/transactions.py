@@ -9,34 +9,20 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.core.database_errors import is_conflict
-from dualwrite.recipes.core.store import wait_given_up
-from dualwrite.recipes.sql.postgres import DURABLE_COMMIT, RAISE, WITNESS_MESSAGE
-from dualwrite.recipes.sqlalchemy.drivers import deciding
-from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
+from dualwrite.recipes.sqlalchemy.deciding import (
+    commit_durably,
+    deciding_engine,
+    decision_on,
+    is_conflict,
+    locks_whole_database,
+    raise_durability,
+    witness,
+)
 from spark_sink.errors import DecisionUnknownError, SinkError
 
 ResultT = TypeVar("ResultT")
 
 _CONFLICT_TRIES: Final = 5
-
-
-def _raise_durability(connection: sa.Connection) -> None:
-    """Make this COMMIT durable, overriding the role, the database and the URL: what Kafka is told must not be lost.
-
-    Set in each transaction, because behind PgBouncer a session setting belongs to another client's session.
-    """
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SELECT {RAISE}")
-
-
-def _commit(connection: sa.Connection) -> None:
-    """Commit. Raises NotDurableError if the server gave up waiting for a standby: the commit might be lost."""
-    driver: Any = connection.connection.driver_connection
-    with deciding(connection.dialect.driver, driver) as wait:
-        connection.commit()
-    if wait.was_given_up:
-        raise wait_given_up(None)
 
 
 Intact = Callable[[], None]
@@ -80,9 +66,9 @@ class StoreTransactions:
         def once() -> ResultT:
             with self._engine.connect() as connection:
                 _exclude_other_writers(connection)
-                _raise_durability(connection)
+                raise_durability(connection)
                 result = steps(connection)
-                _commit(connection)
+                commit_durably(connection)
                 return result
 
         return self._explained(lambda: self._repeated(once))
@@ -96,7 +82,8 @@ class StoreTransactions:
 
         def witnessed(connection: sa.Connection) -> ResultT:
             result = steps(connection)
-            self._witness(connection)
+            if not witness(connection):
+                self._leave_no_trace(connection)
             return result
 
         return self.write(witnessed)
@@ -110,11 +97,6 @@ class StoreTransactions:
         swallowed the error. If COMMIT gets no response, `resolve` finds out whether it took effect; it returns the
         result, or None if it did not.
         """
-        # Only the driver decides: tasks need neither these modules nor the engine's listeners.
-        from dualwrite.recipes.core.buffer import RecordBuffer
-        from dualwrite.recipes.sqlalchemy.on_postgres import commit_message
-        from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
-
         engine = self._deciding_engine()
 
         def once() -> ResultT:
@@ -122,11 +104,7 @@ class StoreTransactions:
                 return on(connection)
 
         def on(connection: sa.Connection) -> ResultT:
-            work = SqlAlchemyTransaction(connection, engine, RecordBuffer(), owned=True)
-            if work.connection.dialect.name == "postgresql":
-                work.decides_by(commit_message(work.connection, DURABLE_COMMIT, "", {}))
-            else:
-                work.decides()
+            work = decision_on(connection, engine)
             try:
                 _exclude_other_writers(work.connection)
                 result = steps(work.connection, work.assert_intact)
@@ -143,28 +121,11 @@ class StoreTransactions:
 
         return self._explained(lambda: self._repeated(once))
 
-    def _witness(self, connection: sa.Connection) -> None:
-        """Write to the log of the database, so that COMMIT waits for the standby."""
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT {WITNESS_MESSAGE}")
-        elif not locks_whole_database(connection.dialect):
-            self._leave_no_trace(connection)
-
     def _deciding_engine(self) -> sa.Engine:
-        """Return the engine for decisions, which has listeners of its own.
-
-        They cannot be added to an engine that other threads may be using. SQLite's listeners belong to its connections,
-        so there the engine itself is used, and gets them at once.
-        """
-        from dualwrite.recipes.sqlalchemy.transaction import watch
-
+        """Return the engine for decisions: only the driver makes them, so tasks do not need it."""
         with self._deciding_lock:
             if self._deciding is None:
-                engine = self._engine
-                if not locks_whole_database(engine.dialect):
-                    engine = engine.execution_options()
-                watch(engine)
-                self._deciding = engine
+                self._deciding = deciding_engine(self._engine)
             return self._deciding
 
     def _repeated(self, once: Callable[[], ResultT]) -> ResultT:

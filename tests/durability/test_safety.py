@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.decisions.database_safety import NAMES, Answers, answer_for, of_mysql, of_postgres, of_sqlite
 from dualwrite.errors import ConfigError, NotDurableError, UnsafeDatabaseError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.database_safety import NAMES, Answers, answer_for, of_mysql, of_postgres, of_sqlite
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import WITNESS_ID
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter

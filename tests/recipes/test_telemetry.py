@@ -110,7 +110,7 @@ def test_how_long_something_is_in_doubt(heard: Heard, scenario: Scenario, caplog
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """Return all warnings but those about the database at the first use of an engine."""
-    safety = "dualwrite.recipes.core.database_safety"
+    safety = "dualwrite.decisions.database_safety"
     return [record for record in caplog.records if record.levelno >= logging.WARNING and record.name != safety]
 
 

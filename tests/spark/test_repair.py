@@ -23,11 +23,11 @@ from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import DropReply, Error, Fault
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
+from dualwrite.decisions import republish
 from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
-from dualwrite.recipes.core import republish
 from spark_sink.attempt.states import AttemptStatus, Prepared
 from spark_sink.driver.recovery import Action
 from spark_sink.errors import BatchLostError, SinkError, SinkOptionError

@@ -84,6 +84,15 @@ class Manifest:
         )
 
     @classmethod
+    def beside(cls, state: PreparedTxnState, text: str) -> Manifest | None:
+        """Return the manifest that is stored beside a state; None if there is none, or if it names another transaction.
+
+        A state that was changed by hand leaves one that names another. Raises `ValueError` as `parse` does.
+        """
+        manifest = cls.parse(text)
+        return manifest if manifest is not None and manifest.prepared_state == state else None
+
+    @classmethod
     def parse(cls, text: str) -> Manifest | None:
         """Return the manifest of a stored text; None for "".
 

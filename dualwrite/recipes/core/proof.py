@@ -96,9 +96,5 @@ def settled_text(row: PreparedTxnState) -> str:
 
 
 def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:
-    """Return the manifest beside the state in a row; None if it is settled, missing, or names another transaction.
-
-    A state that was changed by hand leaves one that names another. Raises ValueError for an unreadable text.
-    """
-    manifest = None if text.startswith(_SETTLED) else Manifest.parse(without_verdict(text))
-    return manifest if manifest is not None and manifest.prepared_state == row else None
+    """Return the manifest beside the state in a row; None if it is settled, or as `Manifest.beside`, which raises."""
+    return None if text.startswith(_SETTLED) else Manifest.beside(row, without_verdict(text))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest
+from dualwrite.decisions.obstacles import OR_OUTBOX, Obstacle, obstacle_of
 from dualwrite.errors import DualWriteError, RetriableError, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
@@ -23,40 +24,6 @@ from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.telemetry import NoManifest
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
-
-
-_OUTBOX: Final = ", or let a pool with delivery=Outbox() publish the block, which keeps its records in the database"
-
-
-class Obstacle(NamedTuple):
-    """Why aborted records could not be published again, and how to change that."""
-
-    where: str
-    why: str
-    remedy: str
-
-
-def obstacle_of(topic: str, found: TopicDescription, *, may_store: bool = True) -> Obstacle | None:
-    """Return the obstacle to a repair of records in a topic; None if none is known.
-
-    `may_store`: whether the caller could publish from its database instead, as a dual write can.
-    """
-    where = f"in topic {topic!r}"
-    outbox = _OUTBOX if may_store else ""
-    if found.is_readable is False:
-        return Obstacle(
-            where,
-            "this client has no READ on it, so it could not read the records to publish them again",
-            f"grant READ on the topic to this client{outbox}",
-        )
-    if found.is_compacted:
-        return Obstacle(
-            where,
-            f"its cleanup.policy is {found.cleanup_policy!r}, and compaction removes the records of aborted "
-            "transactions",
-            f"take 'compact' out of its cleanup.policy{outbox}",
-        )
-    return None
 
 
 def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
@@ -74,7 +41,7 @@ def obstacle_of_length(manifest: Manifest) -> Obstacle:
         f"in {len(manifest.partitions)} partitions at once",
         f"the manifest (the places of the records) would exceed the {MAX_MANIFEST_BYTES} bytes that the state row "
         "holds",
-        f"write to fewer partitions in one block{_OUTBOX}",
+        f"write to fewer partitions in one block{OR_OUTBOX}",
     )
 
 

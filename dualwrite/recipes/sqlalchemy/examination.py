@@ -1,4 +1,4 @@
-"""Examine a database once for missing guarantees, by the rules of `core/database_safety.py`."""
+"""Examine a database once for missing guarantees, by the rules of `dualwrite/decisions/database_safety.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.core.database_safety import (
+from dualwrite.decisions.database_safety import (
     MYSQL_SETTINGS_QUERY,
     OF_DIALECT,
     POSTGRES_NAMES,

@@ -1,7 +1,7 @@
 """Judge by the log a decided transaction that no state row keeps, and publish it again if Kafka aborted it.
 
-The Spark sink's commit store has a prepared state and a manifest for each attempt, as a state row has. `repair.py`
-repairs a dual write as part of the next one; here the repair is a transaction of its own. It is prepared under a new
+The Spark sink's commit store has a prepared state and a manifest for each attempt, as a state row has. A dual write
+is repaired as part of the next one; here the repair is a transaction of its own. It is prepared under a new
 pair, and the caller's next change of its row decides whether it is committed.
 """
 
@@ -18,7 +18,6 @@ from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import AuthorizationError, KafkaError, KafkaTimeoutError, OutcomeUnknown
 from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.proof import manifest_of
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ async def judge(producer: AsyncParticipantProducer, row: PreparedTxnState, text:
 async def _unless_repaired(producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int) -> Judgement:
     """Return COMMITTED if the records have been published again, by a row that a restore has lost; else `judgement`.
 
-    In `repair.py` the application's changes are lost with such a row; here the decision stands.
+    For a dual write the application's changes are lost with such a row; here the decision stands.
     """
     assert judgement.manifest is not None, "owed records are found by their manifest"
     part = min(judgement.owed, key=lambda each: each.record_count)
@@ -101,7 +100,7 @@ async def judge_by_log(
     Changes nothing. Raises KafkaTimeoutError if the end cannot be read now, AnotherClusterError, and ValueError for
     an unreadable manifest.
     """
-    manifest = manifest_of(row, text)
+    manifest = Manifest.beside(row, text)
     if manifest is None:
         return Judgement(row, Fate.NOT_PROVEN)
     try:
