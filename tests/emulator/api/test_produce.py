@@ -27,6 +27,10 @@ def test_the_partition_joins_the_transaction_by_being_written_to(
     assert description.topic_partitions == (("t", 0),)
 
 
+def test_null_instead_of_records(client: RawClient) -> None:
+    assert client.produce("t", None).error_code == 87
+
+
 def test_acks(emulator: Emulator, client: RawClient) -> None:
     assert client.produce("t", plain_batch(b"1"), acks=2).error_code == 21
     assert client.produce("t", plain_batch(b"1"), acks=1).error_code == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
 
 
 def metadata(client: RawClient, version: int, topics: Any, *, auto_create: bool = True) -> Any:
@@ -90,6 +90,12 @@ def test_create_topics_with_an_assignment(client: RawClient) -> None:
     made = create(client, 7, "made", assignments=assignments, num_partitions=-1, replication_factor=-1)
     assert (made.error_code, made.num_partitions) == (0, 4)
     assert create(client, 7, "other", assignments=assignments).error_code == 42
+
+
+def test_the_topics_of_coordinators_are_not_deleted(client: RawClient) -> None:
+    state = request_parts("delete_topics", 6).DeleteTopicState(name="__transaction_state", topic_id=None)
+    response = client.call("delete_topics", 6, topics=(state,), timeout=milliseconds(1))
+    assert response.responses[0].error_code == 42
 
 
 def test_describe_cluster(client: RawClient, emulator: Emulator) -> None:

@@ -110,6 +110,12 @@ def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
     assert values(log) == [b"a"]
 
 
+@pytest.mark.parametrize("records", [b"", batch()[:16] + b"\x01" + batch()[17:]], ids=["none", "an old one"])
+def test_what_is_no_batch_leaves_nothing(log: PartitionLog, records: bytes) -> None:
+    assert append(log, records).error is ErrorCode.invalid_record
+    assert (log.log_end_offset, list(log.batches())) == (0, [])
+
+
 def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
     records = build_batch([(b"k", b"v")], timestamp_ms=NOW_MS, producer_id=PID, producer_epoch=3, transactional=True)
 
