@@ -10,10 +10,10 @@ import gc
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, get_args
 
-from tests.proof.simulation.planted import MISTAKES, plant
+from tests.proof.simulation.planted import MISTAKES, Kind, plant
 
 if TYPE_CHECKING:
     from tests.proof.simulation.run import Result
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 _SEEDS_PER_COLLECTION: Final = 50
 
 
-def results(seeds: Iterable[int], *, spark: bool = False) -> Iterator[Result]:
+def results(seeds: Iterable[int], kind: Kind = "writers") -> Iterator[Result]:
     """Run seeds one after the other; collect garbage now and then only, which takes as long as several seeds."""
-    if spark:  # neither is imported before a mistake is planted
-        from tests.proof.simulation.spark_run import simulate_spark as simulate
-    else:
-        from tests.proof.simulation.run import simulate
+    simulate = _simulation(kind)
     was_collecting = gc.isenabled()
     gc.disable()
     gc.freeze()
@@ -41,6 +38,18 @@ def results(seeds: Iterable[int], *, spark: bool = False) -> Iterator[Result]:
             gc.enable()
 
 
+def _simulation(kind: Kind) -> Callable[[int], Result]:
+    """Return the function that runs a seed; it is not imported before a mistake is planted."""
+    match kind:
+        case "spark":
+            from tests.proof.simulation.spark_run import simulate_spark as simulate
+        case "ways":
+            from tests.proof.simulation.ways_run import simulate_ways as simulate
+        case "writers":
+            from tests.proof.simulation.run import simulate
+    return simulate
+
+
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group(required=True)
@@ -48,7 +57,7 @@ def _parsed() -> argparse.Namespace:
     which.add_argument("--seeds", help="run all seeds from A to B, as A-B")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes share the seeds")
     parser.add_argument("--every", type=int, default=1, help="run each n-th seed only")
-    parser.add_argument("--spark", action="store_true", help="simulate a query with the Spark sink")
+    parser.add_argument("--kind", choices=get_args(Kind), help="what is simulated (default: writers)")
     parser.add_argument("--first", action="store_true", help="stop at the first seed that fails")
     parser.add_argument("--trace", action="store_true", help="print the history as numbered lines")
     parser.add_argument("--planted", choices=MISTAKES, help="plant a mistake first")
@@ -60,8 +69,8 @@ def _share(given: argparse.Namespace, first: int, last: int) -> int:
     command = [sys.executable, "-m", "tests.proof.simulate"]
     if given.planted:
         command += ["--planted", given.planted]
-    if given.spark:
-        command += ["--spark"]
+    if given.kind:
+        command += ["--kind", given.kind]
     running = [
         subprocess.Popen([*command, "--seeds", f"{first + job}-{last}", "--every", str(given.jobs)])
         for job in range(given.jobs)
@@ -77,10 +86,10 @@ def main() -> int:
         return _share(given, first, last)
     if given.planted:
         plant(given.planted)
-    spark = given.spark or (given.planted is not None and MISTAKES[given.planted].spark)
+    kind = given.kind or (MISTAKES[given.planted].kind if given.planted else "writers")
     began_s = time.process_time()
     count = steps = writes = failed = lost = 0
-    for result in results(range(first, last + 1, given.every), spark=spark):
+    for result in results(range(first, last + 1, given.every), kind):
         count, steps, writes = count + 1, steps + result.steps, writes + result.writes
         if result.told_of_loss:
             lost += 1

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, get_args
 
 import pytest
 
 from tests.proof.simulate import results
-from tests.proof.simulation.planted import MISTAKES
+from tests.proof.simulation.planted import MISTAKES, Kind
 
 pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
 
@@ -36,13 +36,20 @@ between the lease of a slot and its lock; another one recovered the slot meanwhi
 a transaction there and died, and no process looked at a free slot again.
 """
 
+WAYS_SEEDS_OF_TEST: Final = 100
+WAYS_SEEDS_OF_PROOF: Final = 3_000
+
+WAYS_FAILED_ONCE: Final = (252,)
+"""The same, of pools with an outbox. 252: after a commit without a confirmation the topics were asked for by the
+producer, which had been given up."""
+
 SPARK_FAILED_ONCE: Final = (19,)
 """The same, of Spark queries. 19: an abandoned task began a transaction that no process ended."""
 
 
-def _failures(seeds: Iterable[int], *, spark: bool = False) -> dict[int, list[str]]:
+def _failures(seeds: Iterable[int], kind: Kind = "writers") -> dict[int, list[str]]:
     found = {}
-    for result in results(seeds, spark=spark):
+    for result in results(seeds, kind):
         if result.problems or result.told_of_loss:
             found[result.seed] = result.problems
     return found
@@ -69,7 +76,7 @@ def test_nothing_goes_wrong_for_long(part: int) -> None:
 
 
 def test_nothing_goes_wrong_in_spark() -> None:
-    assert _failures(range(SPARK_SEEDS_OF_TEST), spark=True) == {}
+    assert _failures(range(SPARK_SEEDS_OF_TEST), "spark") == {}
 
 
 @pytest.mark.proof
@@ -77,12 +84,27 @@ def test_nothing_goes_wrong_in_spark() -> None:
 def test_nothing_goes_wrong_in_spark_for_long(part: int) -> None:
     size = (SPARK_SEEDS_OF_PROOF - SPARK_SEEDS_OF_TEST) // _PARTS
     first = SPARK_SEEDS_OF_TEST + part * size
-    assert _failures(range(first, first + size), spark=True) == {}
+    assert _failures(range(first, first + size), "spark") == {}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_goes_wrong_by_way_of_an_outbox(part: int) -> None:
+    size = WAYS_SEEDS_OF_TEST // 4
+    assert _failures(range(part * size, (part + 1) * size), "ways") == {}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_nothing_goes_wrong_by_way_of_an_outbox_for_long(part: int) -> None:
+    size = (WAYS_SEEDS_OF_PROOF - WAYS_SEEDS_OF_TEST) // _PARTS
+    first = WAYS_SEEDS_OF_TEST + part * size
+    assert _failures(range(first, first + size), "ways") == {}
 
 
 def test_what_failed_once_does_not_fail_again() -> None:
     assert _failures(FAILED_ONCE) == {}
-    assert _failures(SPARK_FAILED_ONCE, spark=True) == {}
+    assert _failures(WAYS_FAILED_ONCE, "ways") == {}
+    assert _failures(SPARK_FAILED_ONCE, "spark") == {}
 
 
 def _history(*arguments: str, hash_seed: int) -> str:
@@ -91,10 +113,10 @@ def _history(*arguments: str, hash_seed: int) -> str:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("kind", [(), ("--spark",)], ids=["writers", "spark"])
-def test_a_seed_has_one_history(kind: tuple[str, ...]) -> None:
-    (history,) = {_history("--seeds", "0-20", *kind, hash_seed=each) for each in (0, 1, 4711)}
-    alone = _history("--seed", "20", *kind, hash_seed=2)
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_a_seed_has_one_history(kind: Kind) -> None:
+    (history,) = {_history("--seeds", "0-20", "--kind", kind, hash_seed=each) for each in (0, 1, 4711)}
+    alone = _history("--seed", "20", "--kind", kind, hash_seed=2)
     assert alone
     assert history.endswith(alone)
 

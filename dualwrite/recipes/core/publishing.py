@@ -337,7 +337,9 @@ class Publishing:
 
         Then only the coordinator knows, and the next batch makes it forget. If that fails, the next take-over asks it.
         """
-        if not self.is_unsettled or await self._steps.log_will_tell():
+        if not self.is_unsettled or self._slot.state is not SlotState.READY:  # unconfirmed: the producer is given up
+            return
+        if await self._steps.log_will_tell():
             return
         await self._settle_last()
         if self.is_unsettled and self._slot.state is SlotState.READY:

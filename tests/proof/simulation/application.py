@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from dualwrite.errors import BoundExceededError, ConfigError, DualWriteError, RowLockTimeoutError
+from dualwrite.delivery import Delivery, Direct
+from dualwrite.errors import BoundExceededError, DualWriteError, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.id_settings import OneId
+from dualwrite.recipes.core.leases import outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import PoolSettings
@@ -23,6 +25,7 @@ from tests.proof.simulation.history import History
 from tests.proof.simulation.leases import SimulatedLeases
 from tests.proof.simulation.loop import SimulatedLoop
 from tests.proof.simulation.network import Network
+from tests.proof.simulation.outbox import SimulatedOutboxDatabase
 
 Writer = TaskWriter[None, "Handle"]
 
@@ -30,6 +33,11 @@ POOL: Final = "pool"
 """The stand-in for an id of a pool, as long as it is not known, and the prefix of all of them."""
 
 LEASE_MS: Final = 6_000
+
+ROW: Final = "a row"
+"""The row of the application that all blocks lock, if they do."""
+
+_SUCCEEDED: Final = ("COMMITTED", "STORED")
 
 EXPECTED: Final = (DualWriteError, DatabaseGoneError)
 """The errors that a caller handles."""
@@ -54,6 +62,10 @@ class Handle(DualWrite):
         """Write a row of the application."""
         await self._database.insert(table, key, value)
 
+    async def lock_row(self, name: str) -> None:
+        """Lock a row of the application."""
+        await self._database.lock_row(name)
+
 
 class SimulatedBackend:
     """The simulated database as a backend of writers."""
@@ -69,19 +81,14 @@ class SimulatedBackend:
     def begin_life(self) -> None:
         pass
 
-    def assert_groups(self) -> None:
-        raise ConfigError("the simulated database commits no blocks in groups")
-
-    async def begin_group(self, records: RecordBuffer) -> NoReturn:
-        self.assert_groups()
-        raise AssertionError
-
     @property
-    def outbox(self) -> NoReturn:
-        raise ConfigError("the simulated database has no outbox")
+    def outbox(self) -> SimulatedOutboxDatabase:
+        assert isinstance(self.database, SimulatedOutboxDatabase), "the delivery asks for one"
+        return self.database
 
     def leases(self, prefix: str, *, owner: str, lease_ms: int) -> SimulatedLeases:
-        return SimulatedLeases(self.database, owner, lease_ms)
+        table = "outbox_lease" if prefix == outbox_prefix_of(POOL) else "lease"
+        return SimulatedLeases(self.database, owner, lease_ms, table=table)
 
     async def begin(self, bind: None, records: RecordBuffer, use: Use) -> Handle:
         return Handle(await self.database.begin(), records)
@@ -92,6 +99,11 @@ class SimulatedBackend:
 
 class Settings:
     """The common settings of all writers of one simulation."""
+
+    delivery: Delivery = Direct()
+    """How the records of a pool reach Kafka."""
+    locks_row: bool = False
+    """Whether all blocks lock one row of the application."""
 
     def __init__(self, random: Random, bootstrap: str, tier: Tier) -> None:
         linger_ms = 20 if random.random() < 0.3 else 0
@@ -116,7 +128,8 @@ def new_writer(
     loop: SimulatedLoop, network: Network, settings: Settings, transactional_id: str, pause: PauseHook | None
 ) -> Writer:
     """Return a writer of the current process; for `POOL`, a pool of writers."""
-    backend = SimulatedBackend(SimulatedDatabase(loop, network, by_commit=settings.by_commit))
+    kind = SimulatedDatabase if settings.delivery == Direct() else SimulatedOutboxDatabase
+    backend = SimulatedBackend(kind(loop, network, by_commit=settings.by_commit))
     given: dict[str, Any] = {
         "lock_timeout_ms": 3_000,
         "resolve_timeout_ms": 4_000,
@@ -126,7 +139,8 @@ def new_writer(
     }
     if transactional_id != POOL:
         return TaskWriter(backend, OneId(transactional_id, given))
-    pool = PoolSettings(POOL, {"max_writers": 2, "acquire_timeout_ms": 4_000, "lease_ms": LEASE_MS, **given})
+    of_pool = {"max_writers": 2, "acquire_timeout_ms": 4_000, "lease_ms": LEASE_MS, "delivery": settings.delivery}
+    pool = PoolSettings(POOL, {**of_pool, **given})
     return TaskWriter(backend, pool)
 
 
@@ -154,6 +168,7 @@ class Application:
         name: str,
         *,
         consumes: bool,
+        locks_row: bool = False,
     ) -> None:
         self._history = history
         self._random = random
@@ -161,6 +176,7 @@ class Application:
         self._ids = transactional_ids
         self._name = name
         self._consumes = consumes and transactional_ids != [POOL]
+        self._locks_row = locks_row
         self._writers: dict[str, Writer] = {}
 
     async def run(self, writes: int) -> None:
@@ -199,7 +215,7 @@ class Application:
             if not isinstance(failed, repeated):
                 break
             failed = await self._write(f"{self._name} ({attempt + 2})", transactional_id, may_roll_back=False)
-        if self._history.told[-1].outcome != "COMMITTED":
+        if self._history.told[-1].outcome not in _SUCCEEDED:
             self._history.wrong(f"{transactional_id} cannot be used after recover()")
 
     def _writer(self, transactional_id: str) -> Writer:
@@ -225,6 +241,8 @@ class Application:
                     position = self._history.next_position()
                     tx.send_offsets({(TOPIC, 0): position}, group_of(transactional_id))
                     await tx.insert("offsets", transactional_id, position)
+                if self._locks_row:
+                    await tx.lock_row(ROW)
                 await tx.insert("writes", write, write)
                 if may_roll_back and self._random.random() < 0.1:
                     raise RollBackError
@@ -236,7 +254,7 @@ class Application:
         outcome = tx.outcome.name if tx is not None and tx.outcome is not None else None
         if tx is None:
             outcome = "ROLLED_BACK"
-        elif not why and outcome != "COMMITTED":
+        elif not why and outcome not in _SUCCEEDED:
             self._history.wrong(f"the block of {write} ended without an error, and its outcome is {outcome}")
         self._history.tell(write, outcome, why)
         return failed

@@ -367,6 +367,10 @@ class Transaction:
         """Write a row of the application."""
         await self._client.request("insert", (table, key), value)
 
+    async def lock_row(self, name: str) -> None:
+        """Lock a row of the application."""
+        await self._client.request("lock", name, None)
+
     def doom(self, error: BaseException) -> None:
         self._doom = error
 
@@ -441,9 +445,6 @@ class SimulatedDatabase:
         await self._once("ensure", transactional_id)
         return _IDENTITY
 
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        raise AssertionError("nothing is stored")
-
     async def begin(self) -> Transaction:
         client = await Client.connect(self._loop, self._network)
         return Transaction(client, by_commit=self._by_commit)
@@ -456,9 +457,9 @@ class SimulatedDatabase:
         except DatabaseGoneError as error:
             raise not_durable(transactional_id, row, str(error)) from error
 
-    async def lease(self, kind: str, *given: Any) -> Any:
-        """Carry out a transaction on the table of leases."""
-        return await self._once("lease", kind, *given)
+    async def lease(self, table: str, kind: str, *given: Any) -> Any:
+        """Carry out a transaction on a table of leases."""
+        return await self._once(table, kind, *given)
 
     async def _once(self, kind: str, *given: Any, timeout_s: float = _STATEMENT_TIMEOUT_S) -> Any:
         client = await Client.connect(self._loop, self._network)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 
@@ -77,6 +78,10 @@ class Faults:
             (self._fail_power, 0 if disk is None else 6),
         ]
 
+    def add_outages(self, weight: int) -> None:
+        """Let all brokers go away at times."""
+        self._kinds.append((self._leave, weight))
+
     async def run(self, count: int, within_s: float) -> None:
         """Let so many things go wrong."""
         kinds = [kind for kind, _ in self._kinds]
@@ -97,7 +102,10 @@ class Faults:
         self._brokers.cluster.faults.clear()
         self._brokers.release_all()
         for node_id in self._brokers.node_ids:
-            self._brokers.restart(node_id)
+            if any(node.is_alive for node in self._brokers.cluster.nodes.values()):
+                self._brokers.restart(node_id)
+            else:  # the first one begins to lead, which only a running loop can do
+                self._loop.call_soon_in(self._loop.world, self._brokers.restart, node_id)
         self._database.begin_listening()
         self._database.set_standby(is_away=False)
 
@@ -217,6 +225,14 @@ class Faults:
             self._history.note(f"node{node_id} crashes")
             brokers.crash(node_id)
             self._later(self._random.choice(_SHORT_S), lambda: brokers.restart(node_id))
+
+    def _leave(self) -> None:
+        brokers = self._brokers
+        self._history.note("all brokers crash")
+        for node_id in brokers.node_ids:
+            if brokers.cluster.nodes[node_id].is_alive:
+                brokers.crash(node_id)
+            self._later(self._random.choice(_SHORT_S), partial(brokers.restart, node_id))
 
     def _move_coordinator(self) -> None:
         brokers = self._brokers

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from dualwrite.recipes.core.decisions import Outcome as Resolved
+from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.verify.checker import check
 from dualwrite.verify.history import (
     Change,
@@ -39,18 +40,22 @@ _FOUND: Final[Mapping[Resolved, Outcome]] = {
 }
 
 
-def judge_writers(history: History, readers: Sequence[Reader], rows: Sequence[str], *, in_pool: bool) -> None:
+def judge_writers(
+    history: History, readers: Sequence[Reader], rows: Sequence[str], *, in_pool: bool, is_ordered: bool = False
+) -> None:
     """Note the errors of dual writes. `rows`: the writes in the database, in the order of their commits.
 
-    In a pool, a process has several dual writes at a time.
+    In a pool, a process has several dual writes at a time. With `is_ordered` their records are in that order, whichever
+    ids they had.
     """
     names = [reader.name for reader in readers]
-    events: list[Event] = [_begin(history, begun, names, in_pool=in_pool) for begun in history.begun]
+    in_order = _KEY if is_ordered else None
+    events: list[Event] = [_begin(history, begun, names, in_pool=in_pool, sequence=in_order) for begun in history.begun]
     for write, decided in history.decided.items():
-        events.append(Deciding(decided.at_s, "database", write, prepared_state=decided.prepared_state))
+        events.append(Deciding(decided.at_s, "database", write, prepared_state=decided.prepared_state or None))
     events += [_ended(told) for told in history.told]
     for at_s, process, found in history.recovered:
-        if found.outcome in _FOUND:
+        if found.outcome in _FOUND and not is_outbox(found.transactional_id):  # whose batches are no blocks
             state = str(found.prepared_state)
             events.append(Recover(at_s, process, found.transactional_id, _FOUND[found.outcome], state))
     events += [RowAtRest(_KEY, write, version) for version, write in enumerate(rows)]
@@ -80,16 +85,16 @@ def _in(partition: str, write: str) -> str:
     return f"{write} in {partition}"
 
 
-def _begin(history: History, begun: Begun, partitions: Iterable[str], *, in_pool: bool) -> Event:
+def _begin(history: History, begun: Begun, partitions: Iterable[str], *, in_pool: bool, sequence: str | None) -> Event:
     decided = history.decided.get(begun.write)
-    of = None if decided is None else decided.transactional_id
+    of = None if decided is None else decided.transactional_id or None
     records = tuple(Change(_KEY, _in(name, begun.write)) for name in partitions)
     process = begun.write if in_pool else begun.process
-    return Invoke(begun.at_s, process, begun.write, (Change(_KEY, begun.write),), records, of, of)
+    return Invoke(begun.at_s, process, begun.write, (Change(_KEY, begun.write),), records, of, sequence or of)
 
 
 def _ended(told: Told) -> Event:
-    if told.outcome == "COMMITTED":
+    if told.outcome in ("COMMITTED", "STORED"):
         return Ok(told.at_s, "caller", told.write)
     return (Fail if told.outcome == "ROLLED_BACK" else Unknown)(told.at_s, "caller", told.write, told.why)
 

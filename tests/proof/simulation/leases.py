@@ -42,54 +42,55 @@ class LeaseTable:
         return False
 
     def _renew(self, now_s: float, owner: str, slots: set[int], lease_s: float) -> set[int]:
-        held = {slot for slot in slots if self._leases[slot][0] == owner}
+        held = {slot for slot in slots if self._has(now_s, owner, slot)}
         for slot in held:
             self._leases[slot] = owner, now_s + lease_s
         return held
 
     def _has(self, now_s: float, owner: str, slot: int) -> bool:
-        return self._leases[slot][0] == owner
+        return slot in self._leases and self._leases[slot][0] == owner
 
     def _release(self, now_s: float, owner: str, slot: int) -> None:
-        if self._leases[slot][0] == owner:
+        if self._has(now_s, owner, slot):
             self._leases[slot] = None, now_s
 
     def _abandon(self, now_s: float, owner: str, slot: int) -> None:
-        if self._leases[slot][0] == owner:
+        if self._has(now_s, owner, slot):
             self._leases[slot] = owner, now_s
 
 
 class SimulatedLeases:
     """`Leases` of one owner."""
 
-    def __init__(self, database: SimulatedDatabase, owner: str, lease_ms: int) -> None:
+    def __init__(self, database: SimulatedDatabase, owner: str, lease_ms: int, *, table: str = "lease") -> None:
         self.errors: Final[tuple[type[Exception], ...]] = (DatabaseGoneError,)
         self._database = database
         self._owner = owner
+        self._table = table
         self._lease_s = lease_ms / 1000
 
     async def every_lease(self) -> list[Lease]:
-        found: list[Lease] = await self._database.lease("every")
+        found: list[Lease] = await self._database.lease(self._table, "every")
         return found
 
     async def add(self, slot: int) -> bool:
-        return bool(await self._database.lease("add", self._owner, slot, self._lease_s))
+        return bool(await self._database.lease(self._table, "add", self._owner, slot, self._lease_s))
 
     async def claim(self, lease: Lease) -> bool:
-        return bool(await self._database.lease("claim", self._owner, lease, self._lease_s))
+        return bool(await self._database.lease(self._table, "claim", self._owner, lease, self._lease_s))
 
     async def renew(self, slots: set[int]) -> set[int]:
-        held: set[int] = await self._database.lease("renew", self._owner, set(slots), self._lease_s)
+        held: set[int] = await self._database.lease(self._table, "renew", self._owner, set(slots), self._lease_s)
         return held
 
     async def has(self, slot: int, block: object) -> bool:
-        return bool(await self._database.lease("has", self._owner, slot))
+        return bool(await self._database.lease(self._table, "has", self._owner, slot))
 
     async def release(self, slot: int) -> None:
-        await self._database.lease("release", self._owner, slot)
+        await self._database.lease(self._table, "release", self._owner, slot)
 
     async def abandon(self, slot: int) -> None:
-        await self._database.lease("abandon", self._owner, slot)
+        await self._database.lease(self._table, "abandon", self._owner, slot)
 
     async def adopt(self) -> None:
         """Do nothing: the table is never emptied."""

@@ -11,7 +11,10 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["writers", "ways", "spark"]
+"""Dual writes under one id or several, pools with an outbox, or a query with the Spark sink."""
 
 
 class Edit(NamedTuple):
@@ -27,8 +30,7 @@ class Mistake(NamedTuple):
 
     found_by: int
     edits: Sequence[Edit]
-    spark: bool = False
-    """Whether it is a simulation of a Spark query."""
+    kind: Kind = "writers"
 
 
 _CORE: Final = "dualwrite.recipes.core"
@@ -36,6 +38,11 @@ _SIMULATED: Final = "tests.proof.simulation"
 
 _UNVERIFIED: Final = Edit(f"{_CORE}.completion", "if proof.is_known:", "if False:")
 """No last look at the log: otherwise a transaction that a mistake aborts is published again."""
+
+
+def _of_ways(found_by: int, module: str, right: str, wrong: str) -> Mistake:
+    return Mistake(found_by, [Edit(f"dualwrite.recipes.pool.{module}", right, wrong)], kind="ways")
+
 
 MISTAKES: Final = {
     "Kafka commits before the database": Mistake(
@@ -136,7 +143,16 @@ MISTAKES: Final = {
                 "producer.begin_transaction()",
             ),
         ],
-        spark=True,
+        kind="spark",
+    ),
+    "blocks do not look for a diversion": _of_ways(
+        89,
+        "coordinator",
+        "if pool.availability.away is not None or await self._outbox.writes.follows_diverted(write):",
+        "if pool.availability.away is not None:",
+    ),
+    "a block whose commit was sent counts as rolled back": _of_ways(
+        46, "outbox", "if not write.database.commit_was_sent:", "if True:"
     ),
 }
 

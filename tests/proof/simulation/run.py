@@ -62,6 +62,8 @@ class Result(NamedTuple):
 class World:
     """The common parts of every simulation: brokers, a database, readers, and faults."""
 
+    server: type[DatabaseServer] = DatabaseServer
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.told_of_loss = False
@@ -76,7 +78,7 @@ class World:
         self.disk: Final = (
             Disk(self.loop, self.brokers.process, self.random) if self.random.random() < _ON_DISK else None
         )
-        self.database: Final = DatabaseServer(self.loop, self.network, Random(f"database {seed}"))
+        self.database: Final = self.server(self.loop, self.network, Random(f"database {seed}"))
         self.readers: Final[list[Reader]] = []
         self.faults: Final = Faults(
             self.loop,
@@ -182,13 +184,16 @@ class Writers(World):
         self._leases: Final = LeaseTable()
         self.database.leases = self._leases.carry_out
         self._settings = Settings(self.random, self.brokers.bootstrap, self.tier)
-        self._ids = self.random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
+        self._ids = self._choose_ids()
         self._processes: dict[Process, int] = {}
         """The running processes, with the number of dual writes that they were started for."""
         self._starting = 0
         """How many are about to be started."""
         self._recovered = 0
         self.history.note(f"{self._ids}, {self._settings}")
+
+    def _choose_ids(self) -> list[str]:
+        return self.random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
 
     def begin(self) -> None:
         for number in range(self.random.choice((2, 3))):
@@ -202,10 +207,13 @@ class Writers(World):
 
         After a clock change of the database they expire later, as documented.
         """
-        ends_s = self._leases.ends_s() - self.database.process.clock_offset_s
+        ends_s = self._lease_ends_s() - self.database.process.clock_offset_s
         self.loop.run_until(_never, max(self.loop.now_s, ends_s))
         for transactional_id in self._ids:
             self.loop.begin(Process(f"recovery of {transactional_id}"), self._recover(transactional_id))
+
+    def _lease_ends_s(self) -> float:
+        return self._leases.ends_s()
 
     def is_settled(self) -> bool:
         return self._recovered == len(self._ids)
@@ -231,6 +239,7 @@ class Writers(World):
             self._ids,
             process.name,
             consumes=self._settings.consumes,
+            locks_row=self._settings.locks_row,
         )
         await application.run(writes)
         self._processes.pop(process, None)
@@ -286,11 +295,15 @@ class Writers(World):
             [transactional_id],
             f"after {transactional_id}",
             consumes=self._settings.consumes,
+            locks_row=self._settings.locks_row,
         )
         await application.write_at_last(transactional_id)
         self._recovered += 1
 
     # ---- invariants -----------------------------------------------------------------------------------------
+
+    _is_ordered = False
+    """Whether the records of all blocks are in the order of their commits."""
 
     def check(self) -> None:
         """Compare the database, Kafka, and the callers' results."""
@@ -304,7 +317,7 @@ class Writers(World):
             at = self.brokers.committed_offset(group_of(transactional_id))
             if at != position:
                 history.wrong(f"{group_of(transactional_id)} is at {at}, and was committed with {position}")
-        judge_writers(history, self.readers, rows, in_pool=self._ids == [POOL])
+        judge_writers(history, self.readers, rows, in_pool=self._ids == [POOL], is_ordered=self._is_ordered)
 
     def _consumed(self) -> dict[str, int]:
         """Return the last committed position of each id."""
