@@ -456,6 +456,7 @@ MUTANTS: Final = (
         "if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):",
         "if False:",
         "spark/test_repair.py",
+        proof=True,
     ),
     Mutant(
         "spark_sink/driver/repair.py",

@@ -206,10 +206,14 @@ class Application:
         """Carry out one dual write after healing; it has to succeed.
 
         The database may still hold the lock of a free slot for a connection that is gone. The block that gets this slot
-        raises RowLockTimeoutError; repeated, it gets another one. On a slow disk the block that takes the id over may
-        exceed a transaction.timeout.ms of 3 s.
+        raises RowLockTimeoutError; repeated, it gets another one. A block that waits for a row of the application gives
+        its connection up. On a slow disk the block that takes the id over may exceed a transaction.timeout.ms of 3 s.
         """
-        repeated = (BoundExceededError, RowLockTimeoutError) if transactional_id == POOL else BoundExceededError
+        repeated: tuple[type[Exception], ...] = (BoundExceededError,)
+        if transactional_id == POOL:
+            repeated += (RowLockTimeoutError,)
+        if self._locks_row:
+            repeated += (DatabaseGoneError,)
         failed = await self._write(self._name, transactional_id, may_roll_back=False)
         for attempt in range(_MOST_REPEATED):
             if not isinstance(failed, repeated):
