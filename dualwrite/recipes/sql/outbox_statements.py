@@ -75,6 +75,7 @@ OF_POSTGRES: Final = OutboxSql(
             " AND stored_at_ms = CAST(:stored_at AS bigint)"
         ),
         is_noted=f"seq <= -{_BLOCK} AND hashint8extended({_BLOCK}, CAST(:stored_at AS bigint)) = ANY(published)",
+        numbers=f"SELECT unnest(published) FROM {OUTBOX_TABLE} WHERE {OF_ID} AND seq = 0",
         sum="CAST(coalesce(sum({0}), 0) AS bigint)",
         is_vacuumed=True,
     )
