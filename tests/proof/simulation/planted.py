@@ -146,7 +146,7 @@ MISTAKES: Final = {
         kind="spark",
     ),
     "blocks do not look for a diversion": _of_ways(
-        89,
+        234,
         "coordinator",
         "if pool.availability.away is not None or await self._outbox.writes.follows_diverted(write):",
         "if pool.availability.away is not None:",
