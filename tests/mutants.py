@@ -45,8 +45,15 @@ _STABLE = f"{_BROKER}log/last_stable_offset.py"
 
 MUTANTS: Final = (
     # decisions
-    Mutant(f"{_CORE}decisions.py", "if row == ongoing else", "if row != ongoing else", "recipes/test_decisions.py"),
-    Mutant(f"{_CORE}decisions.py", "if row == previous:", "if row == previous and False:", "recipes/test_decisions.py"),
+    Mutant(
+        "dualwrite/decisions/by_row.py", "if row == ongoing else", "if row != ongoing else", "recipes/test_decisions.py"
+    ),
+    Mutant(
+        "dualwrite/decisions/by_row.py",
+        "if row == previous:",
+        "if row == previous and False:",
+        "recipes/test_decisions.py",
+    ),
     Mutant(
         "dualwrite/recipes/recovery/plan.py",
         "(Row.FREE, Age.OLD): (_A.COMMIT, _A.ABORT,",

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from dualwrite.cli.verify_table import VerifiedTable
 from dualwrite.errors import OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.verify.history import Change, Deciding, Event, Fail, Invoke, Ok, Unknown

@@ -27,10 +27,10 @@ from functools import wraps
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 
 Inside = Literal["join", "savepoint", "refuse"]

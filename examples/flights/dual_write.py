@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from examples.flights.events import Event

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sqlalchemy.orm import Session
 
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from examples.flights.errors import RefusedError
 from examples.flights.events import Event

@@ -14,7 +14,7 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, InvalidRecordError, KafkaError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from examples.flights.errors import RefusedError
 from examples.flights.events import Event, read_event_file

@@ -23,7 +23,7 @@ from confluent_kafka import admin as kafka
 from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, OwedRecordsRefusedError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from tests.crash.psycopg_scenario import conninfo_of

@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DatabaseWentBackError, FencedError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.producer import TopicPartition as Partition
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryService

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import MAX_PRODUCER_ID
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.recovery.service import Action, RecoveryService

@@ -21,7 +21,7 @@ import psycopg
 import sqlalchemy as sa
 
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, PreparedTransactionLost
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction

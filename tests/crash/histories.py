@@ -20,8 +20,8 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Fault
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter

@@ -12,7 +12,7 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.errors import OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.key_value_scenario import KeyValueScenario

@@ -11,10 +11,9 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import OutcomeUnknown
-from dualwrite.outcome import outcome_of
+from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter

@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 
 from dualwrite.errors import DualWriteError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from tests.crash.scenario import OrdinaryError
 from tests.support.writers import ELSEWHERE, KINDS, closed, entered, got
 

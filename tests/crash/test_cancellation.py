@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.asyncpg_scenario import AsyncpgScenario

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from dualwrite.outcome import Outcome
 from dualwrite.producer import Producer
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.writer import _AsyncScope, _BlockingScope

@@ -16,7 +16,7 @@ from dualwrite import DualWriter, Outbox, TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct
 from dualwrite.errors import KafkaUnreachableError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.leases import outbox_id_of
 from tests.crash.killed import run_until_killed
 from tests.crash.ordered_worker import KEYS, LEASE_MS, PREFIX, change, decide_and_die, work

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.errors import FencedError, OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario, event_texts, losing_the_commit

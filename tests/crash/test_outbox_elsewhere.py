@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown, TransactionEndedInsideError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.recipes.sql.outbox_elsewhere import OF_MYSQL

@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import NotProvenError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter

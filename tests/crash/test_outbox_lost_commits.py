@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction

@@ -25,9 +25,9 @@ from dualwrite.errors import (
     StoredBlockRefusedError,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import Verdict, settled_text, verdict_in
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter

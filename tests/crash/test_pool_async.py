@@ -15,8 +15,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, IllegalStateError, PoolTimeoutError, SnapshotTooOldError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.coordinator import PooledBlock

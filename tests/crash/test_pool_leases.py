@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import Emulator
 from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError, SnapshotTooOldError, StateRowError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.producer import Producer
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings

@@ -9,7 +9,7 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.postgres.connections import settled
 from dualwrite.recipes.psycopg import driver as psycopg_driver

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import FencedError, OutcomeUnknown, RowLockTimeoutError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.asyncpg_scenario import AsyncpgScenario

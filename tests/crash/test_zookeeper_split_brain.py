@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, RowLockTimeoutError, StateRowError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.stores.zookeeper import add_versioned_set, node_name
 from tests.crash.key_value_scenario import KeyValueScenario

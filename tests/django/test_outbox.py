@@ -6,7 +6,7 @@ import pytest
 from django.conf import settings
 
 from dualwrite import Outbox
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from tests.django.project import Shop
 from tests.recipes.away import kafka_away
 from tests.support.conditions import until

@@ -20,7 +20,7 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.errors import DatabaseWentBackError, TransactionalIdNotFoundError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.service import Action, RecoveryService

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import OutcomeUnknown
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.durability.broker_aborts import (
     CASES,

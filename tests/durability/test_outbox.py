@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.testing.network_proxy import NetworkProxy

@@ -14,7 +14,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import NotDurableError, OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from tests.durability.faces import AWAITED, TABLE, TOPIC, Face, Writing, closed_whatever, rows
 from tests.support.conditions import until
 from tests.support.postgres_pair import PostgresPair

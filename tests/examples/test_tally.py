@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from examples.flights.job import Report
 from examples.flights.tally import Tally

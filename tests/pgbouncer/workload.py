@@ -26,9 +26,9 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg.driver import ERRORS as ASYNCPG_ERRORS
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter

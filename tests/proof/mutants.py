@@ -274,7 +274,7 @@ MUTANTS: Final = (
         _in(1, "a1", losses=1),
         (
             Edit(
-                f"{_CORE}decisions.py",
+                "dualwrite/decisions/by_row.py",
                 "    if row == ours:\n        return Outcome.COMMITTED",
                 "    if row == ours:\n        return Outcome.ROLLED_BACK",
             ),
@@ -284,13 +284,13 @@ MUTANTS: Final = (
         "previous-means-superseded",
         "the row decides a lost COMMIT: the previous row",
         _in(1, "a1", kills=1),
-        (Edit(f"{_CORE}decisions.py", "if row == previous:", "if row == previous and False:"),),
+        (Edit("dualwrite/decisions/by_row.py", "if row == previous:", "if row == previous and False:"),),
     ),
     Mutant(
         "superseded-means-rolled-back",
         "a replaced row does not tell the outcome",
         _in(1, "a1/b1", losses=1),
-        (Edit(f"{_CORE}decisions.py", "    if row == previous:", "    if row != ours:"),),
+        (Edit("dualwrite/decisions/by_row.py", "    if row == previous:", "    if row != ours:"),),
     ),
     # steps
     Mutant(

@@ -16,8 +16,8 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import TransactionalIdNotFoundError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.proof import manifest_of
 from dualwrite.recipes.core.publishing import Publishing

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.crash.scenario import Scenario
 from tests.support.databases import events

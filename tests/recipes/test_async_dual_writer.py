@@ -23,7 +23,7 @@ from dualwrite.errors import (
     IllegalStateError,
     TransactionDoomedError,
 )
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario, awaited_scenario

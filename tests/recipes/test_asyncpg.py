@@ -20,9 +20,9 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario
 from tests.crash.psycopg_scenario import conninfo_of

@@ -16,8 +16,8 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite import Direct, dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction

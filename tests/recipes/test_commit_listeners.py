@@ -19,7 +19,7 @@ from sqlalchemy.util import await_only
 from dualwrite import Direct, Outbox
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter

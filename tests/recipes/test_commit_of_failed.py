@@ -12,9 +12,9 @@ import pytest
 
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import TransactionDoomedError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.styles import INSERT

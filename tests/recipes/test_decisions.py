@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dualwrite.decisions.by_row import commit_outcome, recovery_outcome
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 
 EMPTY = PreparedTxnState()
 OLDER = PreparedTxnState("7:1")

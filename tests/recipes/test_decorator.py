@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, TransactionDoomedError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter

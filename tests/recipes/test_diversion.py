@@ -17,7 +17,7 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct
 from dualwrite.errors import ConfigError, StoredBlocksError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.service import Action, RecoveryService

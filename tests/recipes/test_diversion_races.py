@@ -18,9 +18,9 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import StateRowError, StoreFullError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import diversion_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text

@@ -25,7 +25,7 @@ from dualwrite.errors import (
     RowLockTimeoutError,
     TransactionEndedInsideError,
 )
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.conftest import AWAITED

@@ -21,8 +21,8 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
     TransactionTooLargeError,
 )
+from dualwrite.outcome import Outcome
 from dualwrite.producer import TopicPartition
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.conftest import AWAITED, BLOCKING

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import FatalError, FencedError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter

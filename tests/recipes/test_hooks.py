@@ -10,7 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.transaction import watch
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter

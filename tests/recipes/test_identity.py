@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.faults import Fault, FaultHandle, Hold
 from dualwrite.errors import BoundExceededError, DatabaseWentBackError, FencedError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import steps
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService

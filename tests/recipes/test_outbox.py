@@ -29,10 +29,10 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
+from dualwrite.outcome import Outcome
 from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy import sessions_async
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send

@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.delivery import Outbox
 from dualwrite.errors import StoredBlockRefusedError, StoreFullError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.psycopg_scenario import PsycopgScenario

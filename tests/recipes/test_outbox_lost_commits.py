@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import OutcomeUnknown
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter

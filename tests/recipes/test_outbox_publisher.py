@@ -19,8 +19,8 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, Error, Fault
 from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError, DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver as asyncpg_driver
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher

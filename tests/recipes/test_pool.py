@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance

@@ -20,9 +20,8 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.outcome import outcome_of
+from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.postgres.backend import PostgresBackend

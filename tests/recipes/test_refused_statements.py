@@ -19,8 +19,7 @@ from pymysql.constants import CLIENT
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import TransactionDoomedError, TransactionEndedInsideError
-from dualwrite.outcome import outcome_of
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.sql.transaction_control import (
     MYSQL,
     POSTGRES,

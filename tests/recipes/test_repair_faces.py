@@ -13,8 +13,8 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import TransactionHangsError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action
 from tests.crash.conftest import opened

@@ -12,8 +12,8 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.errors import AbortableError, FencedError, OutcomeUnknown, RetriableError, StateRowError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState

@@ -15,7 +15,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP, Stamp, original, renewed
 from dualwrite.errors import DatabaseWentBackError, OwedRecordsRefusedError, RetriableError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.plan import Action, TakenOut
 from tests.recipes.heard import Heard

@@ -24,9 +24,9 @@ from dualwrite.errors import (
     UnsupportedByBrokerError,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.settings import KafkaSettings

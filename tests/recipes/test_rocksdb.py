@@ -11,8 +11,8 @@ from rocksdict import Options, Rdict
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, RowLockTimeoutError, TransactionDoomedError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter, _RocksDbStore
 from tests.crash.key_value_scenario import KeyValueScenario

@@ -25,7 +25,7 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send

@@ -25,8 +25,8 @@ from dualwrite.errors import (
     TransactionHangsError,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryService

@@ -24,10 +24,10 @@ from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.client.records import traces
 from dualwrite.errors import DualWriteError, InvalidRecordError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.producer import Producer, Record
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.tracing import processing
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.away import AWAY, kafka_away

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action

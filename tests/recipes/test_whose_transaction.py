@@ -12,9 +12,8 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
-from dualwrite.outcome import outcome_of
+from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore

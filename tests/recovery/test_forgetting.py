@@ -16,8 +16,8 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import DropRequest, Fault
 from dualwrite.errors import AnotherClusterError, IllegalStateError, RetriableError
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.proof import forgotten_text, is_forgotten, manifest_of, settled_text
 from dualwrite.recipes.recovery import forgetting
 from dualwrite.recipes.recovery.forgetting import Forgotten, forget_cluster

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dualwrite import Outbox
 from dualwrite.broker_emulator import Emulator
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.leases import outbox_id_of, outbox_prefix_of
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.plan import Action

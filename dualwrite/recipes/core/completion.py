@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from dualwrite.decisions.by_row import commit_outcome, recovery_outcome
 from dualwrite.errors import (
     DatabaseWentBackError,
     FencedError,
@@ -20,9 +21,9 @@ from dualwrite.errors import (
     RowLockTimeoutError,
 )
 from dualwrite.guarded import pass_on_signal
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict

@@ -40,10 +40,10 @@ from dualwrite.errors import (
 )
 from dualwrite.guarded import pass_on_signal
 from dualwrite.monkey_patches import assert_unpatched
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.completion import LostCommits
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     NOTHING_PREPARED,
     DualWriteProgress,

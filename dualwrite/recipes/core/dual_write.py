@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualwrite.errors import TransactionDoomedError
-from dualwrite.outcome import note_outcome, outcome_of
+from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.block_words import say_of_block
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.store import Added, DatabaseTransaction
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 

@@ -18,10 +18,10 @@ from dualwrite.errors import (
     PreparedTransactionLost,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.leases import HeldLease

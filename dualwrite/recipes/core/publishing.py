@@ -26,11 +26,11 @@ from dualwrite.errors import (
     TransactionHangsError,
 )
 from dualwrite.guarded import pass_on_signal
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.completion import LostCommits, VerdictNoted, leave_to_successor, take_over
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.own_transactions import in_own_transaction

@@ -14,10 +14,10 @@ from typing import Final
 
 from dualwrite.errors import BoundExceededError, OutcomeUnknown, PreparedTransactionLost, RetriableError
 from dualwrite.guarded import pass_on_signal
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import LostCommits, leave_to_successor, take_over
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from dualwrite.client.records import traces
 from dualwrite.errors import DualWriteError
 from dualwrite.guarded import guarded, tolerate
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.slot import SlotState
 

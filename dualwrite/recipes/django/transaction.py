@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.errors import DualWriteError, IllegalStateError
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     DualWrite,
     commit_database_alone,

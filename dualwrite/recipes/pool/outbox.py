@@ -18,9 +18,9 @@ from typing import Final
 
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, StateRowError, StoreFullError
 from dualwrite.guarded import pass_on_signal
+from dualwrite.outcome import Outcome
 from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
 from dualwrite.recipes.core.leases import diversion_of, outbox_id_of
 from dualwrite.recipes.core.own_transactions import in_own_transaction

@@ -19,9 +19,9 @@ from typing import Final
 from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, NotProvenError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import HeldLease, Leases
 from dualwrite.recipes.core.refused import RefusedBlock

@@ -37,13 +37,13 @@ from dualwrite.errors import (
     RowLockTimeoutError,
 )
 from dualwrite.exact import exact
+from dualwrite.outcome import Outcome
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.judge import refusal_by_row
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.last_batch import kept

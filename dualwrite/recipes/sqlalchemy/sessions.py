@@ -30,9 +30,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     ENDED_PAST,
     DualWrite,

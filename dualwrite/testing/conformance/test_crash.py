@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.conformance.site import DEADLINE_S, Site

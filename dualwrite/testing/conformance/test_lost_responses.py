@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.errors import OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.testing.conformance.site import Site

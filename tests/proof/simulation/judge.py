@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from dualwrite.recipes.core.decisions import Outcome as Resolved
+from dualwrite.outcome import Outcome as Resolved
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.verify.checker import check
 from dualwrite.verify.history import (

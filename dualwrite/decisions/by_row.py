@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualwrite.outcome import Outcome as Outcome
+from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 
 
