@@ -10,7 +10,17 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer.produce import ProduceRequest
 
-from tests.interop.wire import GROUP, NOBODY, READ_COMMITTED, TRANSACTION, Code, Produced, Wire, record_batch
+from tests.interop.wire import (
+    GROUP,
+    NOBODY,
+    READ_COMMITTED,
+    TRANSACTION,
+    Code,
+    Produced,
+    Wire,
+    record_batch,
+    wait_until,
+)
 
 MAX_TIMESTAMP = -3
 
@@ -150,7 +160,7 @@ def test_plain_offset_commit(wire: Wire, topic: str, group: str, version: int) -
         member_id="",
         topics=[wanted(name=topic, partitions=[partition])],
     )
-    assert wire.call(request).topics[0].partitions[0].error_code == Code.NONE
+    wait_until(lambda: wire.call(request).topics[0].partitions[0].error_code == Code.NONE)  # it may still be loading
     assert wire.offset_fetch(group, topic) == (Code.NONE, 4)
 
 
