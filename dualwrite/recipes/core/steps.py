@@ -57,6 +57,7 @@ class DualWriteSteps:
                 return row
             await leave_to_successor(owned, row)
             await owned.assert_leased(database)  # a take-over would fence the owner of the lease
+        await database.read(owned.transactional_id)  # fails if the lock is gone: then do not fence the successor
         return (await take_over(owned, database))[0]
 
     async def lock_row(self, database: DatabaseTransaction) -> PreparedTxnState:
