@@ -1,4 +1,4 @@
-"""The outbox on MySQL, MariaDB and SQLite, with the statements of each dialect: what differs is in `Words`.
+"""The outbox on MySQL, MariaDB and SQLite, with the statements of each dialect: the parts that differ are in `Words`.
 
 The table, and what its rows mean, are those of PostgreSQL (`outbox_statements.py`), with lists as JSON texts. A batch
 is published in several statements, because neither database returns what it deletes.

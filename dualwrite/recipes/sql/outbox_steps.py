@@ -50,7 +50,7 @@ SELECT_LAST_BATCHES: Final = f"SELECT transactional_id, prepared_transaction_sta
 
 
 class Words(NamedTuple):
-    """What differs between the dialects."""
+    """The parts of the statements that differ between the dialects."""
 
     now_ms: str
     listed: str
