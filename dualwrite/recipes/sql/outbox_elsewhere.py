@@ -1,6 +1,6 @@
 """The outbox on MySQL, MariaDB and SQLite, with the statements of each dialect: the parts that differ are in `Words`.
 
-The table, and what its rows mean, are those of PostgreSQL (`outbox_statements.py`), with lists as JSON texts. A batch
+The table and the meaning of its rows are those of PostgreSQL (`outbox_steps.py`), with lists as JSON texts. A batch
 is published in several statements, because neither database returns what it deletes.
 
 A published block is noted by the random token in its records: a server that crashed gives the number of a block that
