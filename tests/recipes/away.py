@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct
+from dualwrite.errors import KafkaUnreachableError
+from tests.support.conditions import until
 
 AWAY: Final[dict[str, Any]] = {"delivery": Direct(when_kafka_is_away="store")}
 
@@ -18,3 +20,15 @@ def kafka_away(emulator: Emulator) -> Iterator[None]:
     emulator.crash_node(0)
     yield
     emulator.start_node(0)
+
+
+def recover_with_kafka_back(pool: Any) -> None:
+    """Recover a blocking pool, again if half a second was too short to reach Kafka on a busy machine."""
+
+    def has_recovered() -> bool:
+        with suppress(KafkaUnreachableError):
+            pool.recover()
+            return True
+        return False
+
+    until(has_recovered)

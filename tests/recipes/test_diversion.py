@@ -25,7 +25,7 @@ from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import INSERT, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import AnyScenario
-from tests.recipes.away import AWAY, kafka_away
+from tests.recipes.away import AWAY, kafka_away, recover_with_kafka_back
 from tests.recipes.pools import QUIET_LEASE_MS, AnyPool, make_pool, prefix_of, put, write
 from tests.recipes.pools import scenario as scenario
 from tests.support.conditions import until
@@ -127,7 +127,7 @@ def test_a_pool_of_another_process_publishes_what_a_closed_one_left(scenario: An
     with kafka_away(emulator), make_pool(scenario, **AWAY) as gone:
         write(gone, scenario, 1)
     with make_pool(scenario, **AWAY) as pool:
-        pool.recover()
+        recover_with_kafka_back(pool)
         assert in_outbox(scenario) == 0
         assert write(pool, scenario, 2).outcome is Outcome.COMMITTED
     assert bodies(scenario) == ["1", "2"]

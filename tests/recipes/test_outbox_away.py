@@ -17,7 +17,7 @@ from dualwrite.outcome import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.psycopg_scenario import PsycopgScenario
-from tests.recipes.away import kafka_away
+from tests.recipes.away import kafka_away, recover_with_kafka_back
 from tests.recipes.outboxes import (
     Open,
     assert_published,
@@ -110,7 +110,7 @@ def test_at_a_limit_blocks_are_refused(
             assert says in str(refused[0])
             assert "neither side was changed" in str(refused[0])
         with outbox_pool(scenario) as other:
-            other.recover()
+            recover_with_kafka_back(other)
             assert_published(scenario, *expected)
             until(lambda: pool.status.outbox_blocks == 0)
             write(pool, scenario, len(expected))
