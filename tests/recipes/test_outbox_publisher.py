@@ -197,7 +197,7 @@ REFUSAL: Final = Fault(api="Produce", action=Error("INVALID_RECORD"), count=None
 
 
 def test_what_kafka_has_not_confirmed_becomes_visible_without_another_block(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, max_block_ms=500, lease_ms=QUIET_LEASE_MS) as pool:
+    with outbox_pool(scenario, max_block_ms=4_000, lease_ms=QUIET_LEASE_MS) as pool:
         write(pool, scenario, 1)
         assert_published(scenario, 1)
         with fault(scenario.emulator, NO_COMMIT):
@@ -209,7 +209,7 @@ def test_what_kafka_has_not_confirmed_becomes_visible_without_another_block(scen
 
 
 def test_recover_completes_what_kafka_has_not_confirmed(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, max_block_ms=500, lease_ms=QUIET_LEASE_MS) as pool:
+    with outbox_pool(scenario, max_block_ms=4_000, lease_ms=QUIET_LEASE_MS) as pool:
         write(pool, scenario, 1)
         pool.recover()
         with fault(scenario.emulator, NO_COMMIT):

@@ -125,7 +125,7 @@ def test_closing_in_another_loop_leaves_the_row_as_it_is(postgres_store: Databas
 @every_tier
 def test_what_kafka_has_not_confirmed_is_not_settled(store: Database, tier: Tier) -> None:
     with site_of(tier, store) as site:
-        with site.writer(max_block_ms=500) as writer:
+        with site.writer(max_block_ms=4_000) as writer:
             site.emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=None))
             write(writer, "decided")
             assert writer.in_doubt == site.row()
