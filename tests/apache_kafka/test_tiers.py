@@ -13,7 +13,7 @@ from dualwrite.errors import (
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import ProducerState
-from tests.interop.wire import NOBODY, Code, End, Init, Wire
+from tests.interop.wire import NO_IDENTITY, Code, End, Init, Wire
 
 from .clusters import Cluster, killed_after_prepare
 from .conftest import MakeFace, NewName
@@ -43,7 +43,7 @@ def test_no_earlier_pair_is_taken_for_the_new_owners(
     successor.complete_transaction(NOTHING)
     with Wire(cluster.bootstrap_servers) as wire:
         current = cluster.wait_until_settled(transactional_id).identity
-        assert wire.init(transactional_id, current.bumped(-1)) == Init(Code.PRODUCER_FENCED, NOBODY)
+        assert wire.init(transactional_id, current.bumped(-1)) == Init(Code.PRODUCER_FENCED, NO_IDENTITY)
         if cluster.tier is not Tier.BOUNDED_V1:
             assert wire.end(transactional_id, current.bumped(-1), commit=False) == End(Code.PRODUCER_FENCED)
         assert wire.describe(transactional_id).identity == current

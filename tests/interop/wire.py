@@ -108,7 +108,7 @@ class Identity:
         return Identity(self.producer_id, self.producer_epoch + by)
 
 
-NOBODY = Identity(-1, -1)
+NO_IDENTITY = Identity(-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Init:
 
     error: Code | int
     identity: Identity
-    ongoing: Identity = NOBODY
+    ongoing: Identity = NO_IDENTITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class End:
     """Response of EndTxn; versions below 5 carry no identity."""
 
     error: Code | int
-    identity: Identity = NOBODY
+    identity: Identity = NO_IDENTITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Fetched:
 
 def record_batch(
     values: Sequence[bytes],
-    identity: Identity = NOBODY,
+    identity: Identity = NO_IDENTITY,
     sequence: int = -1,
     *,
     transactional: bool = False,
@@ -300,7 +300,7 @@ class Wire:
     def init(
         self,
         transactional_id: str | None,
-        expected: Identity = NOBODY,
+        expected: Identity = NO_IDENTITY,
         *,
         version: int = 5,
         timeout_ms: int = 60_000,
@@ -323,7 +323,7 @@ class Wire:
             return Init(error, identity)
         return Init(error, identity, Identity(answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch))
 
-    def init_ok(self, transactional_id: str | None, expected: Identity = NOBODY, **settings: Any) -> Identity:
+    def init_ok(self, transactional_id: str | None, expected: Identity = NO_IDENTITY, **settings: Any) -> Identity:
         """Init as a client does it: repeated while the coordinator is loading or busy with a transaction's end."""
         answer = wait_for(
             lambda: self.init(transactional_id, expected, **settings), lambda answer: answer.error not in _RETRIED

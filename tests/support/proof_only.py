@@ -18,7 +18,8 @@ FOLDERS: Final = ("tests/interop/", "tests/pgbouncer/")
 """Foreign clients in five languages, and a pooler between the writers and Postgres."""
 
 RAW_WIRE: Final = "tests/interop/raw_wire/"
-"""What is asked there of the emulator alone takes a minute, and stays; a real Apache Kafka is asked the same."""
+"""Its tests of the emulator alone take a minute and run in `make test`; those of a real Apache Kafka run in `make
+proof`."""
 
 FILES: Final = frozenset(
     {

@@ -9,7 +9,7 @@ from kafka.protocol.admin.topics import CreateTopicsRequest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
 from tests.emulator.wire.world import COMMIT, World
-from tests.interop.wire import NOBODY, Code, Identity, Wire
+from tests.interop.wire import NO_IDENTITY, Code, Identity, Wire
 
 rule = pytest.mark.rule
 WRONG = Code.NOT_COORDINATOR
@@ -67,7 +67,7 @@ def test_checks_before_the_coordinator(worlds: tuple[World, World]) -> None:
 def test_not_the_leader(worlds: tuple[World, World]) -> None:
     wrong, right = worlds
     assert wrong.write_marker(Identity(1, 0)) == Code.NOT_LEADER_OR_FOLLOWER
-    refused = wrong.wire.produce(None, NOBODY, "t", -1, transactional=False, version=11)
+    refused = wrong.wire.produce(None, NO_IDENTITY, "t", -1, transactional=False, version=11)
     assert refused.error == Code.NOT_LEADER_OR_FOLLOWER
     assert right.wire.producers("t") == (Code.NONE, {})
 

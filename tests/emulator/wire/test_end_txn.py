@@ -71,8 +71,8 @@ def test_v0_order_of_checks(world: World) -> None:
     assert world.wire.end("x", identity, commit=COMMIT, version=4).error == NONE
     for version, fenced in ((0, Code.INVALID_PRODUCER_EPOCH), (2, PF), (4, PF)):
         assert world.wire.end("x", identity.bumped(), commit=COMMIT, version=version).error == fenced
-        stranger = Identity(identity.producer_id + 1, identity.producer_epoch)
-        assert world.wire.end("x", stranger, commit=COMMIT, version=version).error == IPM
+        other_producer = Identity(identity.producer_id + 1, identity.producer_epoch)
+        assert world.wire.end("x", other_producer, commit=COMMIT, version=version).error == IPM
     held.release()
 
 

@@ -9,12 +9,12 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.world import ABORT, COMMIT, KIP_939, LAST, TV2, World
-from tests.interop.wire import NOBODY, Code, End, Identity, Init
+from tests.interop.wire import NO_IDENTITY, Code, End, Identity, Init
 
 rule = pytest.mark.rule
 tv2 = pytest.mark.profiles(*TV2)
 
-REFUSED = {code: Init(code, NOBODY) for code in Code}
+REFUSED = {code: Init(code, NO_IDENTITY) for code in Code}
 """Every error answers -1 for the pair, and in v6 for the ongoing pair."""
 
 
@@ -258,8 +258,8 @@ def test_dual_identity(world: World) -> None:
 def test_keep_nothing(world: World) -> None:
     wire = world.wire
     first = wire.init("x", version=6, keep=True, enable_2pc=True)
-    assert (first.error, first.identity.producer_epoch, first.ongoing) == (Code.NONE, 0, NOBODY)
-    assert wire.init("x", version=6, keep=True) == Init(Code.NONE, first.identity.bumped(), NOBODY)
+    assert (first.error, first.identity.producer_epoch, first.ongoing) == (Code.NONE, 0, NO_IDENTITY)
+    assert wire.init("x", version=6, keep=True) == Init(Code.NONE, first.identity.bumped(), NO_IDENTITY)
     current = first.identity.bumped()
     assert world.write("x", current).error == Code.NONE
     held = world.hold(PausePoint.BEFORE_MARKER)
@@ -267,7 +267,7 @@ def test_keep_nothing(world: World) -> None:
     assert wire.init("x", version=6, keep=True) == REFUSED[Code.CONCURRENT_TRANSACTIONS]
     held.release()
     wire.wait_until_settled("x")
-    assert wire.init("x", version=6, keep=True) == Init(Code.NONE, current.bumped(2), NOBODY)
+    assert wire.init("x", version=6, keep=True) == Init(Code.NONE, current.bumped(2), NO_IDENTITY)
 
 
 @pytest.mark.profiles(KIP_939)
@@ -298,7 +298,7 @@ def test_keep_while_the_decision_is_appended(world: World, commit: bool) -> None
         held.release()
         assert ending.result() == End(Code.NONE, opened.bumped())
     world.wire.wait_until_settled("x")
-    assert world.wire.init("x", version=6, keep=True) == Init(Code.NONE, opened.bumped(2), NOBODY)
+    assert world.wire.init("x", version=6, keep=True) == Init(Code.NONE, opened.bumped(2), NO_IDENTITY)
     assert world.wire.produce("x", opened, "t", 1).error == Code.INVALID_PRODUCER_EPOCH
 
 

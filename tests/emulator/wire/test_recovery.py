@@ -9,7 +9,7 @@ import pytest
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.test_time import rare_scans
 from tests.emulator.wire.world import COMMIT, KAFKA_3_9, KAFKA_4_3, KIP_939, LAST, TV2, World
-from tests.interop.wire import NOBODY, Code, End, Init, wait_until
+from tests.interop.wire import NO_IDENTITY, Code, End, Init, wait_until
 
 rule = pytest.mark.rule
 NONE, PF = Code.NONE, Code.PRODUCER_FENCED
@@ -77,7 +77,7 @@ def test_init_retry_in_releases(world: World) -> None:
     identity = world.wire.init_ok("x")
     assert world.wire.init("x", identity) == Init(NONE, identity.bumped())
     fail_over(world)
-    assert world.wire.init("x", identity) == Init(PF, NOBODY)
+    assert world.wire.init("x", identity) == Init(PF, NO_IDENTITY)
 
 
 @pytest.mark.profiles(*TV2)

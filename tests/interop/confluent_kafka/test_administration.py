@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from tests.interop.conftest import Broker
 from tests.interop.logged_records import values_of
-from tests.interop.wire import DEADLINE_S, EARLIEST, GROUP, NOBODY, Code, Wire, wait_for
+from tests.interop.wire import DEADLINE_S, EARLIEST, GROUP, NO_IDENTITY, Code, Wire, wait_for
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def error_of(futures: dict[Any, Future[Any]]) -> int:
 
 
 def produce(wire: Wire, topic: str, *values: bytes) -> None:
-    assert wire.produce(None, NOBODY, topic, -1, *values, transactional=False).error == Code.NONE
+    assert wire.produce(None, NO_IDENTITY, topic, -1, *values, transactional=False).error == Code.NONE
 
 
 def test_topics(admin: Any, topic: str) -> None:

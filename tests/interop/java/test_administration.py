@@ -9,11 +9,11 @@ import pytest
 
 from tests.interop.java.client import KafkaScripts
 from tests.interop.logged_records import values_of
-from tests.interop.wire import EARLIEST, GROUP, NOBODY, Code, Wire, wait_for
+from tests.interop.wire import EARLIEST, GROUP, NO_IDENTITY, Code, Wire, wait_for
 
 
 def produce(wire: Wire, topic: str, *values: bytes) -> None:
-    assert wire.produce(None, NOBODY, topic, -1, *values, transactional=False).error == Code.NONE
+    assert wire.produce(None, NO_IDENTITY, topic, -1, *values, transactional=False).error == Code.NONE
 
 
 def test_topics(scripts: KafkaScripts, wire: Wire, topic: str) -> None:

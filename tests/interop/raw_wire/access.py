@@ -24,7 +24,7 @@ from tests.interop.raw_wire.access_requests import (
     message,
 )
 from tests.interop.raw_wire.access_share_requests import SHARE_REQUESTS
-from tests.interop.wire import GROUP, NOBODY, TRANSACTION, Wire, wait_for, wait_until
+from tests.interop.wire import GROUP, NO_IDENTITY, TRANSACTION, Wire, wait_for, wait_until
 from tests.support.servers.apache_kafka import ApacheKafka
 
 REQUESTS = {**ADMIN_AND_CLIENT_REQUESTS, **SHARE_REQUESTS}
@@ -97,7 +97,7 @@ class SecuredBroker:
         self.admin.wait_for_coordinator("any", TRANSACTION)
         for topic in ("known", "other"):
             self.admin.create_topic(topic)
-            assert self.admin.produce(None, NOBODY, topic, -1, transactional=False, version=9).error == 0
+            assert self.admin.produce(None, NO_IDENTITY, topic, -1, transactional=False, version=9).error == 0
         for group in ("offsets", "others"):
             self.admin.wait_for_coordinator(group, GROUP)
             topics = [{"name": name, "partitions": [COMMITTED]} for name in ("known", "other")]

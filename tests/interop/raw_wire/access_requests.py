@@ -16,9 +16,8 @@ from kafka.protocol import metadata as metadata_requests
 from kafka.protocol.api_message import ApiMessage
 
 from tests.emulator.api.raw_client import decode, encode, milliseconds
-from tests.interop.wire import EARLIEST, Identity, Wire, record_batch
+from tests.interop.wire import EARLIEST, Wire, record_batch
 
-NOBODY = Identity(-1, -1)
 NO_OPERATIONS = -(2**31)
 FETCH = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": 0, "forgotten_topics_data": []}
 """The common fields of every Fetch, without a session."""

@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import NOBODY, READ_COMMITTED, ActiveProducer, Code, ConnectionClosedError, Identity, Wire
+from tests.interop.wire import NO_IDENTITY, READ_COMMITTED, ActiveProducer, Code, ConnectionClosedError, Identity, Wire
 
 # The least versions of the emulator, up to those of the real broker.
 
@@ -84,7 +84,7 @@ def test_describe_producers(wire: Wire, transactional_id: str, topic: str) -> No
     assert wire.producers("no-such-topic")[0] == Code.UNKNOWN_TOPIC_OR_PARTITION
     assert wire.producers("not a topic!")[0] == Code.INVALID_TOPIC_EXCEPTION
     identity = wire.init_ok(transactional_id)
-    assert wire.produce(None, NOBODY, topic, -1, transactional=False).error == Code.NONE
+    assert wire.produce(None, NO_IDENTITY, topic, -1, transactional=False).error == Code.NONE
     assert wire.produce(transactional_id, identity, topic, 0, b"a", b"b").error == Code.NONE
     entry = wire.producers(topic)[1][identity.producer_id]
     assert entry == ActiveProducer(identity, last_sequence=1, coordinator_epoch=-1, txn_start_offset=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.conftest import Broker, every_broker
-from tests.interop.wire import NOBODY, Code, End, Identity, Produced, Wire, wait_for
+from tests.interop.wire import NO_IDENTITY, Code, End, Identity, Produced, Wire, wait_for
 
 COMMIT, ABORT = True, False
 
@@ -41,8 +41,8 @@ def test_add_partitions_with_another_epoch(
 def test_add_partitions_refusals(wire: Wire, transactional_id: str, topic: str) -> None:
     assert wire.add(transactional_id, Identity(1, 0), (topic, 0)) == [Code.INVALID_PRODUCER_ID_MAPPING]
     identity = wire.init_ok(transactional_id)
-    stranger = Identity(identity.producer_id + 100_000, 0)
-    assert wire.add(transactional_id, stranger, (topic, 0)) == [Code.INVALID_PRODUCER_ID_MAPPING]
+    other_producer = Identity(identity.producer_id + 100_000, 0)
+    assert wire.add(transactional_id, other_producer, (topic, 0)) == [Code.INVALID_PRODUCER_ID_MAPPING]
     assert wire.add("", identity, (topic, 0)) == [Code.INVALID_REQUEST]
     # one unknown partition, and none is added
     assert wire.add(transactional_id, identity, (topic, 0), (topic, 7), ("no-such-topic", 0)) == [
@@ -65,9 +65,9 @@ def test_add_partitions_of_brokers(wire: Wire, transactional_id: str, topic: str
     for by in (-1, 1):
         other = identity.bumped(by)
         assert wire.add_broker(transactional_id, other, partition, verify_only=True) == Code.PRODUCER_FENCED
-    stranger = Identity(identity.producer_id + 100_000, 0)
-    for name, who in (("unknown", identity), (transactional_id, stranger)):
-        assert wire.add_broker(name, who, partition, verify_only=True) == Code.INVALID_PRODUCER_ID_MAPPING
+    other_producer = Identity(identity.producer_id + 100_000, 0)
+    for name, pair in (("unknown", identity), (transactional_id, other_producer)):
+        assert wire.add_broker(name, pair, partition, verify_only=True) == Code.INVALID_PRODUCER_ID_MAPPING
     assert wire.add_broker("", identity, partition, verify_only=True) == Code.INVALID_REQUEST
 
 
@@ -115,8 +115,8 @@ def test_end_of_unknown_ids(broker: Broker, wire: Wire, transactional_id: str) -
         assert wire.end(transactional_id, Identity(1, 0), commit=COMMIT, version=version) == unmapped
     identity = wire.init_ok(transactional_id)
     for version in versions:
-        for stranger in (Identity(identity.producer_id + 100_000, 0), NOBODY):
-            assert wire.end(transactional_id, stranger, commit=COMMIT, version=version) == unmapped
+        for other in (Identity(identity.producer_id + 100_000, 0), NO_IDENTITY):
+            assert wire.end(transactional_id, other, commit=COMMIT, version=version) == unmapped
         assert wire.end("", identity, commit=COMMIT, version=version) == End(Code.INVALID_REQUEST)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import LAST_CLIENT_EPOCH, NOBODY, Code, End, Init, Wire, wait_for
+from tests.interop.wire import LAST_CLIENT_EPOCH, NO_IDENTITY, Code, End, Init, Wire, wait_for
 
 
 def test_commit_at_the_last_epoch_changes_the_producer_id(
@@ -45,7 +45,7 @@ def test_timeout_at_the_last_epoch_changes_the_producer_id(
 
 def test_initialisation_at_the_last_epoch(broker: Broker, wire: Wire, transactional_id: str) -> None:
     last = broker.exhaust_epochs(wire, transactional_id)
-    assert wire.init(transactional_id, last.bumped(-1)) == Init(broker.facts.stale_epoch_at_the_limit, NOBODY)
+    assert wire.init(transactional_id, last.bumped(-1)) == Init(broker.facts.stale_epoch_at_the_limit, NO_IDENTITY)
     answer = wire.init(transactional_id, last)
     assert (answer.error, answer.identity.producer_epoch) == (Code.NONE, 0)
     assert answer.identity.producer_id != last.producer_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.conftest import Broker, every_broker
-from tests.interop.wire import NOBODY, Code, End, Identity, Init, Wire, wait_for
+from tests.interop.wire import NO_IDENTITY, Code, End, Identity, Init, Wire, wait_for
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -32,21 +32,21 @@ def test_idempotent_producers_get_fresh_ids(wire: Wire) -> None:
 def test_timeout_out_of_range(wire: Wire, transactional_id: str, version: int) -> None:
     for timeout_ms in (0, -1, 900_001):
         refused = wire.init(transactional_id, timeout_ms=timeout_ms, version=version)
-        assert refused == Init(Code.INVALID_TRANSACTION_TIMEOUT, NOBODY)
+        assert refused == Init(Code.INVALID_TRANSACTION_TIMEOUT, NO_IDENTITY)
     assert wire.init(transactional_id, timeout_ms=900_000, version=version).error == Code.NONE
 
 
 @every_broker
 @pytest.mark.parametrize("version", range(6))
 def test_empty_transactional_id(wire: Wire, version: int) -> None:
-    assert wire.init("", version=version) == Init(Code.INVALID_REQUEST, NOBODY)
+    assert wire.init("", version=version) == Init(Code.INVALID_REQUEST, NO_IDENTITY)
 
 
 @every_broker
 @pytest.mark.parametrize("half", [Identity(5, -1), Identity(-1, 5)])
 def test_half_an_expected_pair(wire: Wire, transactional_id: str, half: Identity) -> None:
     for name in (transactional_id, None):
-        assert wire.init(name, half) == Init(Code.INVALID_REQUEST, NOBODY)
+        assert wire.init(name, half) == Init(Code.INVALID_REQUEST, NO_IDENTITY)
 
 
 @every_broker
@@ -61,16 +61,16 @@ def test_expected_pair(wire: Wire, transactional_id: str, version: int, fenced: 
     assert wire.init(transactional_id, first, version=version) == Init(Code.NONE, first.bumped())
     # the same request again is a retry after a lost response: no second bump (KIP-360)
     assert wire.init(transactional_id, first, version=version) == Init(Code.NONE, first.bumped())
-    assert wire.init(transactional_id, first.bumped(7), version=version) == Init(fenced, NOBODY)
-    stranger = Identity(first.producer_id + 100_000, first.producer_epoch)
-    assert wire.init(transactional_id, stranger, version=version) == Init(fenced, NOBODY)
+    assert wire.init(transactional_id, first.bumped(7), version=version) == Init(fenced, NO_IDENTITY)
+    other_producer = Identity(first.producer_id + 100_000, first.producer_epoch)
+    assert wire.init(transactional_id, other_producer, version=version) == Init(fenced, NO_IDENTITY)
     assert wire.describe(transactional_id).identity == first.bumped()
 
 
 def test_initialisation_aborts_the_open_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
     opened = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, opened, topic, 0).error == Code.NONE
-    assert wire.init(transactional_id) == Init(Code.CONCURRENT_TRANSACTIONS, NOBODY)
+    assert wire.init(transactional_id) == Init(Code.CONCURRENT_TRANSACTIONS, NO_IDENTITY)
     settled = wire.wait_until_settled(transactional_id)
     assert (settled.state, settled.identity) == ("CompleteAbort", opened.bumped())
     # one bump for the fence, one for the initialisation
@@ -91,16 +91,16 @@ def test_stale_expected_epoch_on_the_open_transaction(wire: Wire, transactional_
     opened = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, opened, topic, 0).error == Code.NONE
     # while a transaction is open only the producer id is looked at: the zombie does abort it, and is fenced after
-    assert wire.init(transactional_id, zombie) == Init(Code.CONCURRENT_TRANSACTIONS, NOBODY)
+    assert wire.init(transactional_id, zombie) == Init(Code.CONCURRENT_TRANSACTIONS, NO_IDENTITY)
     assert wire.wait_until_settled(transactional_id).state == "CompleteAbort"
-    assert wire.init(transactional_id, zombie) == Init(Code.PRODUCER_FENCED, NOBODY)
+    assert wire.init(transactional_id, zombie) == Init(Code.PRODUCER_FENCED, NO_IDENTITY)
 
 
 def test_foreign_producer_id_on_the_open_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
     opened = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, opened, topic, 0).error == Code.NONE
-    stranger = Identity(opened.producer_id + 100_000, 0)
-    assert wire.init(transactional_id, stranger) == Init(Code.PRODUCER_FENCED, NOBODY)
+    other_producer = Identity(opened.producer_id + 100_000, 0)
+    assert wire.init(transactional_id, other_producer) == Init(Code.PRODUCER_FENCED, NO_IDENTITY)
     assert wire.describe(transactional_id).state == "Ongoing"
     assert wire.end_settled(transactional_id, opened, commit=False).error == Code.NONE
 
@@ -132,4 +132,4 @@ def test_released_kafka_refuses_to_keep_prepared_transactions(released_kafka: Br
         wire.wait_for_coordinator(transactional_id)
         for settings in ({"enable_2pc": True}, {}, {"timeout_ms": 0}):
             answer = wire.init(transactional_id, version=6, keep=True, **settings)
-            assert answer == Init(Code.UNSUPPORTED_VERSION, NOBODY)
+            assert answer == Init(Code.UNSUPPORTED_VERSION, NO_IDENTITY)

@@ -14,7 +14,18 @@ from tests.emulator.api.group_requests import join_fields
 from tests.emulator.api.offset_requests import commit as commit_offset
 from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.interop.conftest import Broker
-from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
+from tests.interop.wire import (
+    GROUP,
+    NO_IDENTITY,
+    Code,
+    ConnectionClosedError,
+    End,
+    Identity,
+    Init,
+    Produced,
+    Wire,
+    wait_for,
+)
 
 COMMIT, ABORT = True, False
 NONE = Code.NONE
@@ -127,7 +138,7 @@ def test_epoch_from_the_future_while_a_transaction_is_open(wire: Wire, transacti
     assert produce(wire, transactional_id, future, topic, 1).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert produce(wire, transactional_id, future, topic, 0) == Produced(NONE, 1)
     assert produce(wire, transactional_id, identity, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
-    assert wire.init(transactional_id) == Init(Code.CONCURRENT_TRANSACTIONS, NOBODY)
+    assert wire.init(transactional_id) == Init(Code.CONCURRENT_TRANSACTIONS, NO_IDENTITY)
     assert wire.wait_until_settled(transactional_id).identity == future
 
 
@@ -140,10 +151,10 @@ def test_end_without_a_transaction(wire: Wire, transactional_id: str) -> None:
 
 def test_initialisation_of_an_open_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = open_transaction(wire, transactional_id, topic)
-    assert wire.init(transactional_id, identity) == Init(Code.CONCURRENT_TRANSACTIONS, NOBODY)
+    assert wire.init(transactional_id, identity) == Init(Code.CONCURRENT_TRANSACTIONS, NO_IDENTITY)
     assert wire.wait_until_settled(transactional_id).identity == identity.bumped()
     # the fence is not remembered as the client's own bump
-    assert wire.init(transactional_id, identity) == Init(Code.PRODUCER_FENCED, NOBODY)
+    assert wire.init(transactional_id, identity) == Init(Code.PRODUCER_FENCED, NO_IDENTITY)
     assert wire.init(transactional_id) == Init(NONE, identity.bumped(2))
 
 
@@ -159,7 +170,7 @@ def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:
 
 def test_epoch_limit(broker: Broker, wire: Wire, transactional_id: str, topic: str) -> None:
     last = broker.exhaust_epochs(wire, transactional_id, timeout_ms=1)
-    assert wire.init(transactional_id, last.bumped(-1)) == Init(Code.UNKNOWN_SERVER_ERROR, NOBODY)
+    assert wire.init(transactional_id, last.bumped(-1)) == Init(Code.UNKNOWN_SERVER_ERROR, NO_IDENTITY)
     assert wire.add(transactional_id, last, (topic, 0)) == [NONE]
     aborted = wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
     assert aborted.identity == last.bumped()

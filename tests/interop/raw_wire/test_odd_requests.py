@@ -15,7 +15,7 @@ from kafka.protocol.producer.transaction import (
 )
 
 from tests.interop.conftest import Broker, every_broker
-from tests.interop.wire import EARLIEST, GROUP, NOBODY, READ_COMMITTED, Code, Identity, Wire, record_batch
+from tests.interop.wire import EARLIEST, GROUP, NO_IDENTITY, READ_COMMITTED, Code, Identity, Wire, record_batch
 from tests.support.names import next_name
 
 OLD = 11
@@ -127,7 +127,7 @@ def test_a_transaction_without_partitions(wire: Wire, transactional_id: str) -> 
     [
         (Identity(10**12, -1), 0, FAILED),
         (Identity(-1, 0), 0, FAILED),
-        (NOBODY, 0, FAILED),
+        (NO_IDENTITY, 0, FAILED),
         (Identity(10**12, -2), 0, Code.INVALID_PRODUCER_EPOCH),
         (Identity(10**12, 5), -2, Code.TRANSACTION_COORDINATOR_FENCED),
     ],
@@ -214,7 +214,7 @@ def test_a_marker_that_cannot_be_built_fails_the_request(wire: Wire) -> None:
 
 @pytest.mark.parametrize("isolation", [2, 7, -1, 127, -128])
 def test_isolation_levels_that_do_not_exist(wire: Wire, topic: str, isolation: int) -> None:
-    assert wire.produce(None, NOBODY, topic, -1, transactional=False, version=OLD).error == NONE
+    assert wire.produce(None, NO_IDENTITY, topic, -1, transactional=False, version=OLD).error == NONE
     assert wire.fetch(topic, isolation=isolation).error == FAILED
     assert list_offset(wire, topic, isolation) == (FAILED, -1)
     assert list_offset(wire, topic, isolation, EARLIEST) == (FAILED, -1)

@@ -7,7 +7,7 @@ import pytest
 from tests.interop.conftest import every_broker
 from tests.interop.wire import (
     EARLIEST,
-    NOBODY,
+    NO_IDENTITY,
     READ_COMMITTED,
     ActiveProducer,
     Code,
@@ -213,8 +213,8 @@ def test_every_transaction_starts_its_sequences_anew(wire: Wire, transactional_i
 
 
 def test_acks(wire: Wire, topic: str) -> None:
-    assert wire.produce(None, NOBODY, topic, -1, transactional=False, acks=1) == Produced(Code.NONE, 0)
-    assert wire.produce(None, NOBODY, topic, -1, transactional=False, acks=2).error == Code.INVALID_REQUIRED_ACKS
+    assert wire.produce(None, NO_IDENTITY, topic, -1, transactional=False, acks=1) == Produced(Code.NONE, 0)
+    assert wire.produce(None, NO_IDENTITY, topic, -1, transactional=False, acks=2).error == Code.INVALID_REQUIRED_ACKS
 
 
 def test_unknown_partitions(wire: Wire, transactional_id: str, topic: str) -> None:
@@ -261,10 +261,10 @@ def test_broken_batches(wire: Wire, topic: str) -> None:
 
 
 def test_open_transaction_holds_the_last_stable_offset(wire: Wire, transactional_id: str, topic: str) -> None:
-    assert wire.produce(None, NOBODY, topic, -1, b"plain", transactional=False) == Produced(Code.NONE, 0)
+    assert wire.produce(None, NO_IDENTITY, topic, -1, b"plain", transactional=False) == Produced(Code.NONE, 0)
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 0, b"a", b"b") == Produced(Code.NONE, 1)
-    assert wire.produce(None, NOBODY, topic, -1, b"later", transactional=False) == Produced(Code.NONE, 3)
+    assert wire.produce(None, NO_IDENTITY, topic, -1, b"later", transactional=False) == Produced(Code.NONE, 3)
     assert (wire.list_offsets(topic), wire.list_offsets(topic, isolation=READ_COMMITTED)) == (4, 1)
 
     everything = wire.fetch(topic)

@@ -13,7 +13,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.util import calc_crc32c
 
 from tests.interop.conftest import Broker, every_broker
-from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, Identity, Wire, record_batch
+from tests.interop.wire import GROUP, NO_IDENTITY, Code, ConnectionClosedError, Identity, Wire, record_batch
 from tests.support.names import next_name
 
 OLD = 11
@@ -257,7 +257,7 @@ def test_a_refused_sequence_comes_with_the_start_of_the_log(wire: Wire, topic: s
     assert (refused.error_code, refused.log_start_offset) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 0)
     refused = wire.produce_answer(topic, PLAIN[:-1] + b"?")
     assert (refused.error_code, refused.log_start_offset) == (Code.CORRUPT_MESSAGE, -1)
-    refused = wire.produce_answer("__transaction_state", record_batch([b"v"], NOBODY))
+    refused = wire.produce_answer("__transaction_state", record_batch([b"v"], NO_IDENTITY))
     assert (refused.error_code, refused.log_start_offset) == (Code.INVALID_TOPIC_EXCEPTION, -1)
 
 

@@ -12,7 +12,7 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from tests.interop.wire import (
     GROUP,
-    NOBODY,
+    NO_IDENTITY,
     READ_COMMITTED,
     TRANSACTION,
     Code,
@@ -30,9 +30,9 @@ MAX_TIMESTAMP = -3
 
 def test_transactional_batch_without_a_producer(wire: Wire, transactional_id: str, topic: str) -> None:
     """There is no transaction for it: it is appended, and belongs to none."""
-    assert wire.produce(transactional_id, NOBODY, topic, -1, transactional=True) == Produced(Code.NONE, 0)
+    assert wire.produce(transactional_id, NO_IDENTITY, topic, -1, transactional=True) == Produced(Code.NONE, 0)
     assert wire.list_offsets(topic, isolation=READ_COMMITTED) == 1
-    assert wire.produce(None, NOBODY, topic, -1).error == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert wire.produce(None, NO_IDENTITY, topic, -1).error == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_two_batches_in_one_partition(wire: Wire, transactional_id: str, topic: str) -> None:
@@ -69,7 +69,9 @@ def test_partitions_of_one_request_fail_by_themselves(wire: Wire, transactional_
 
 @pytest.mark.parametrize("version", range(3, 13))
 def test_produce_versions(wire: Wire, topic: str, version: int) -> None:
-    assert wire.produce(None, NOBODY, topic, -1, b"v", transactional=False, version=version) == Produced(Code.NONE, 0)
+    assert wire.produce(None, NO_IDENTITY, topic, -1, b"v", transactional=False, version=version) == Produced(
+        Code.NONE, 0
+    )
     assert wire.list_offsets(topic) == 1
 
 
@@ -78,7 +80,7 @@ def test_produce_versions(wire: Wire, topic: str, version: int) -> None:
 
 @pytest.mark.parametrize("version", range(1, 8))
 def test_list_offsets_versions(wire: Wire, topic: str, version: int) -> None:
-    assert wire.produce(None, NOBODY, topic, -1, b"v", transactional=False).error == Code.NONE
+    assert wire.produce(None, NO_IDENTITY, topic, -1, b"v", transactional=False).error == Code.NONE
     assert wire.list_offsets(topic, version=version) == 1
 
 
@@ -123,7 +125,7 @@ def test_fetch_of_an_unknown_topic_id(wire: Wire) -> None:
 
 def test_fetch_gives_at_least_one_batch(wire: Wire, topic: str) -> None:
     for value in (b"a" * 1000, b"b" * 1000):
-        assert wire.produce(None, NOBODY, topic, -1, value, transactional=False).error == Code.NONE
+        assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
     assert len(wire.fetch(topic, max_bytes=10).batches) == 1
     assert len(wire.fetch(topic).batches) == 2
 
