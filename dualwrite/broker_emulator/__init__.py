@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from dualwrite.broker_emulator.config import BrokerConfig as BrokerConfig
     from dualwrite.broker_emulator.emulator import Emulator as Emulator
-    from dualwrite.broker_emulator.faults import (
+    from dualwrite.broker_emulator.faults.actions import (
         CloseAfter as CloseAfter,
         CloseBefore as CloseBefore,
         CrashAfter as CrashAfter,
@@ -48,14 +48,13 @@ if TYPE_CHECKING:
         DropRequest as DropRequest,
         Duplicate as Duplicate,
         Error as Error,
-        Fault as Fault,
-        FaultHandle as FaultHandle,
-        Faults as Faults,
         Hold as Hold,
         HoldReply as HoldReply,
         PartitionError as PartitionError,
         Reorder as Reorder,
     )
+    from dualwrite.broker_emulator.faults.fault import Fault as Fault
+    from dualwrite.broker_emulator.faults.registry import FaultHandle as FaultHandle, Faults as Faults
     from dualwrite.broker_emulator.handles import (
         HeldPoint as HeldPoint,
         LogSnapshot as LogSnapshot,
@@ -85,7 +84,7 @@ PUBLIC_NAMES = {
     "profiles": ("Profile",),
     "emulator": ("Emulator",),
     "handles": ("HeldPoint", "LogSnapshot"),
-    "faults": (
+    "faults.actions": (
         "CloseAfter",
         "CloseBefore",
         "CrashAfter",
@@ -95,14 +94,13 @@ PUBLIC_NAMES = {
         "DropRequest",
         "Duplicate",
         "Error",
-        "Fault",
-        "FaultHandle",
-        "Faults",
         "Hold",
         "HoldReply",
         "PartitionError",
         "Reorder",
     ),
+    "faults.fault": ("Fault",),
+    "faults.registry": ("FaultHandle", "Faults"),
     "pause_points": ("PausePoint",),
     "security.acl": ("Acl", "AclFilter", "AclOperation", "PatternType", "ResourceType"),
     "security.listener": ("Listener",),

@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.cluster.timers import ConfiguredTimers
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.faults.registry import Faults
 from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot, snapshot
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
 from dualwrite.broker_emulator.log.record_batch import Record

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from dualwrite.broker_emulator import DropRequest, Fault, HoldReply
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Fault, HoldReply
 
 BOOTSTRAP_VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
 """The environment variable with the broker's address, set for the process that `kill_client` runs."""

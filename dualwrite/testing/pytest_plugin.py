@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from dualwrite.broker_emulator import Faults
     from dualwrite.broker_emulator.clock import VirtualClock
     from dualwrite.broker_emulator.emulator import Emulator
-    from dualwrite.broker_emulator.faults import Faults
     from dualwrite.testing.crashes import Crashes
     from dualwrite.testing.emulator_clock import EmulatorClock
 

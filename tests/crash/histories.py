@@ -17,8 +17,8 @@ import asyncpg
 import psycopg
 import sqlalchemy as sa
 
+from dualwrite.broker_emulator import CloseBefore, DropReply, Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Fault
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from dualwrite.broker_emulator import DropReply, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.errors import OutcomeUnknown
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker_emulator import DropReply, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash import key_value_worker
 from tests.crash.key_value_scenario import KeyValueScenario

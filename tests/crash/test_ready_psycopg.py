@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import (
     AbortableError,
     FencedError,

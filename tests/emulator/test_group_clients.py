@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator import BrokerConfig, CloseBefore, Emulator, Fault
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.faults import CloseBefore, Fault
 
 # imported as untyped: their types do not pass mypy's strict mode
 confluent_kafka: Any = import_module("confluent_kafka")

@@ -16,8 +16,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import AtPoint

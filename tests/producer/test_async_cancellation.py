@@ -20,8 +20,7 @@ from dualwrite import (
     ProducerState,
     TopicPartition,
 )
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Action, Delay, DropReply, Fault, Hold
+from dualwrite.broker_emulator import Action, Delay, DropReply, Emulator, Fault, Hold
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.producer.impatience import impatient
 from tests.support.topics import read_topic, wait_until_settled

@@ -22,8 +22,7 @@ from dualwrite import (
     Producer,
     ProducerState,
 )
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropReply, Error, Fault, Hold
+from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Hold
 from dualwrite.client.transactions.states import BLOCK_EXITS
 from dualwrite.client.transactions.states import ProducerState as States
 from tests.producer.conftest import ReadCommitted

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.broker_emulator import DropRequest, Emulator, Fault
 from dualwrite.errors import DeliveryError, IllegalStateError, KafkaError
 from dualwrite.producer import Producer, RecordFuture, RecordMetadata
 from tests.producer.conftest import MakeProducer

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.broker_emulator import Profile
-from dualwrite.broker_emulator.faults import DropReply, Error, Hold
+from dualwrite.broker_emulator import DropReply, Error, Hold, Profile
 from dualwrite.errors import (
     AbortableError,
     AuthorizationError,

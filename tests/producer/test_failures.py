@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Action, CloseBefore, DropReply, DropRequest, Error, Fault
+from dualwrite.broker_emulator import Action, CloseBefore, DropReply, DropRequest, Emulator, Error, Fault
 from dualwrite.client.sender import Sender
 from dualwrite.errors import (
     AbortableError,

@@ -12,9 +12,18 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import KafkaAdminClient
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, PausePoint, Profile, ResourceType
+from dualwrite.broker_emulator import (
+    Acl,
+    AclOperation,
+    BrokerConfig,
+    Emulator,
+    Fault,
+    PartitionError,
+    PausePoint,
+    Profile,
+    ResourceType,
+)
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.faults import Fault, PartitionError
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import PartitionEnd
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.errors import AbortableError, FencedError
 from tests.producer.conftest import MakeProducer
 

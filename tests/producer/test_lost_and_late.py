@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.broker_emulator import Profile
-from dualwrite.broker_emulator.faults import (
+from dualwrite.broker_emulator import (
     Action,
     CloseAfter,
     CloseBefore,
@@ -17,6 +16,7 @@ from dualwrite.broker_emulator.faults import (
     Duplicate,
     Hold,
     HoldReply,
+    Profile,
     Reorder,
 )
 from dualwrite.errors import AbortableError, FatalError, FencedError

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.client.metrics import CALL_METRICS
 from dualwrite.errors import AbortableError
 from dualwrite.producer import Producer, TopicPartition

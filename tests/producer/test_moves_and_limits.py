@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.broker_emulator import (
+    BrokerConfig,
+    CrashAfter,
+    CrashBefore,
+    DropRequest,
+    Emulator,
+    Error,
+    Fault,
+    Profile,
+)
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropRequest, Error, Fault
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.errors import (
     AbortableError,

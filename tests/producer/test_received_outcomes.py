@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator import Emulator, Fault, Hold
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.record_future import Waiter
 from dualwrite.client.transactions.operations import Operation

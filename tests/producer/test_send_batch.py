@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dualwrite import serializers
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.broker_emulator import DropRequest, Emulator, Fault
 from dualwrite.errors import AbortableError, DeliveryError, IllegalStateError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.partitioners import consistent_partition, murmur2_partition
 from dualwrite.producer import Producer, Record

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite import AsyncProducer, KafkaTimeoutError, Producer
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropReply, DropRequest, Fault, Hold
+from dualwrite.broker_emulator import DropReply, DropRequest, Emulator, Fault, Hold
 from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.producer.impatience import impatient
 from tests.support.conditions import until

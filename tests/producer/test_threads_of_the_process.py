@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Emulator, Error, Fault
 
 LATE = """
 import sys, threading, time

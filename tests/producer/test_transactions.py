@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.faults import Fault
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Fault
 from dualwrite.errors import (
     AuthorizationError,
     IllegalStateError,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator import Emulator, Fault, Hold
 from dualwrite.errors import FencedError, IllegalStateError, InvalidTxnStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import CrashBefore, DropRequest, Fault
+from dualwrite.broker_emulator import CrashBefore, DropRequest, Emulator, Fault
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import ConfigError, KafkaTimeoutError, KafkaUnreachableError
 from dualwrite.participant import ParticipantProducer

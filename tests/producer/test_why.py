@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Error, Fault
+from dualwrite.broker_emulator import DropRequest, Emulator, Error, Fault
 from dualwrite.errors import AuthorizationError, DeliveryError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer

@@ -109,7 +109,7 @@ def test_faults_end_with_their_test(pytester: pytest.Pytester) -> None:
         pytester,
         """
 import threading
-from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator import Fault, Hold
 
 def test_held(kafka_emulator_cluster, kafka_faults):
     held = kafka_faults.add(Fault(api="Produce", action=Hold()))

@@ -29,7 +29,7 @@ def service(kafka_session_broker):
     result = run(
         pytester,
         """
-from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator import Fault, Hold
 
 seen = set()
 
@@ -77,7 +77,7 @@ def test_a_mistake_in_the_settings_of_the_session_is_said(pytester: pytest.Pytes
 
 
 _FAILING = """
-from dualwrite.broker_emulator.faults import Fault
+from dualwrite.broker_emulator import Fault
 from dualwrite.producer import Producer
 
 def test_direct(kafka_emulator):

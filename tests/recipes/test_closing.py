@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator import DropRequest, Emulator, Error, Fault
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.faults import DropRequest, Error, Fault
 from dualwrite.errors import OutcomeUnknown, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint

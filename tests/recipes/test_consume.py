@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.errors import AbortableError, PartitionTakenOverError
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.consume.consume import (

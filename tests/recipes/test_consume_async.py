@@ -13,8 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault
 from dualwrite.errors import AbortableError, ConfigError
 from dualwrite.recipes.consume.consume import ConsumeTransformWrite
 from dualwrite.recipes.consume.consume_async import (

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.errors import (
     IllegalStateError,
     InvalidRecordError,

@@ -15,8 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import Availability, Away

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator.faults import Fault, FaultHandle, Hold
+from dualwrite.broker_emulator import Fault, FaultHandle, Hold
 from dualwrite.errors import BoundExceededError, DatabaseWentBackError, FencedError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.broker_emulator import CloseBefore, Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import CloseBefore, Error, Fault
 from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError, DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
 from dualwrite.outcome import Outcome

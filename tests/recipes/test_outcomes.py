@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite import errors
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.client.transactions.errors import RETRIED
 from dualwrite.errors import (
     ERROR_CLASSES,

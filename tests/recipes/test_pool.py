@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.errors import (
     AbortableError,
     DatabaseWentBackError,

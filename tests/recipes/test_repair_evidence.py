@@ -10,9 +10,8 @@ from typing import Any, Final
 import pytest
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, ResourceType
+from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, Fault, Hold, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.client.transactions import manifest as manifests
 from dualwrite.errors import (
     AnotherClusterError,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dualwrite.admin import TopicPartition, TransactionAdmin
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.errors import TransactionHangsError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
 from dualwrite.recipes.core import blocking, telemetry

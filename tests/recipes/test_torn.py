@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator.faults import Error, Fault, FaultHandle, Hold
+from dualwrite.broker_emulator import Error, Fault, FaultHandle, Hold
 from dualwrite.errors import (
     AdminError,
     KafkaTimeoutError,

@@ -19,8 +19,8 @@ from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dualwrite.async_producer import AsyncProducer
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.client.records import traces
 from dualwrite.errors import DualWriteError, InvalidRecordError
 from dualwrite.guarantee import Tier

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import DropRequest, Fault
+from dualwrite.broker_emulator import DropRequest, Emulator, Fault
 from dualwrite.errors import AnotherClusterError, IllegalStateError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import VirtualClock
-from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault, Hold
+from dualwrite.broker_emulator import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault, Hold, VirtualClock
 from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from spark_sink.attempt.states import Claim, Ending, Prepared, Verdict

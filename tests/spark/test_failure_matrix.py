@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Error
+from dualwrite.broker_emulator import Fault as BrokerFault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Error
-from dualwrite.broker_emulator.faults import Fault as BrokerFault
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.pause_points import PausePoint as At

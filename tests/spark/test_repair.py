@@ -19,9 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, ResourceType
+from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, DropReply, Error, Fault, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.faults import DropReply, Error, Fault
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.decisions import republish
 from dualwrite.guarantee import Tier

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.errors import KafkaError
 from dualwrite.guarantee import Tier
 from spark_sink.driver.finisher import CommitSummary

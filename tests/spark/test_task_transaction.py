@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from dualwrite.broker_emulator.faults import DropReply, Fault
+from dualwrite.broker_emulator import DropReply, Fault
 from dualwrite.errors import AbortableError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from dualwrite.broker_emulator import CloseBefore, DropReply, Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Fault
 from dualwrite.producer import Producer
 from spark_sink.attempt.states import Prepared
 from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkOptionError

@@ -36,7 +36,7 @@ from dualwrite.broker_emulator.cluster.topics import (
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
-from dualwrite.broker_emulator.faults import Faults
+from dualwrite.broker_emulator.faults.registry import Faults
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segments import StorageError

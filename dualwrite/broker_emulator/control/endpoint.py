@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.operations import Operations
-from dualwrite.broker_emulator.faults import Fault, FaultHandle, Faults
+from dualwrite.broker_emulator.faults.fault import Fault
+from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults
 
 MAX_USED_UP: Final = 1000
 

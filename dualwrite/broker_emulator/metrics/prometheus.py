@@ -41,53 +41,49 @@ def render_prometheus(snapshot: MetricsSnapshot) -> str:
 
 
 _REQUEST_METRICS: Final = (
-    ("kafka_requests_total", "counter", "Requests that were served.", "requests"),
+    ("kafka_requests_total", "Requests that were served.", "requests"),
     (
         "kafka_request_throttle_milliseconds_total",
-        "counter",
         "For how long clients were throttled by quotas.",
         "throttle_ms",
     ),
 )
 _NODE_METRICS: Final = (
-    ("kafka_bytes_in_total", "counter", "Bytes of requests.", "bytes_in"),
-    ("kafka_bytes_out_total", "counter", "Bytes of responses.", "bytes_out"),
-    ("kafka_connections", "gauge", "Open connections.", "connections"),
-    ("kafka_connections_made_total", "counter", "Connections that were accepted.", "connections_made"),
-    ("kafka_leader_count", "gauge", "Partitions that the node leads.", "leaders"),
+    ("kafka_bytes_in_total", "Bytes of requests.", "bytes_in"),
+    ("kafka_bytes_out_total", "Bytes of responses.", "bytes_out"),
+    ("kafka_connections", "Open connections.", "connections"),
+    ("kafka_connections_made_total", "Connections that were accepted.", "connections_made"),
+    ("kafka_leader_count", "Partitions that the node leads.", "leaders"),
     (
         "kafka_verification_failures_total",
-        "counter",
         "VerificationFailureRate of KIP-890 as a count: partitions that were not verified.",
         "verification_failures",
     ),
     (
         "kafka_active_transaction_open_time_max_milliseconds",
-        "gauge",
         "active-transaction-open-time-max of KIP-939: how long the oldest open transaction has been open.",
         "active_transaction_open_time_max_ms",
     ),
     (
         "kafka_partitions_with_late_transactions",
-        "gauge",
         "PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction idle for too long.",
         "late_transactions",
     ),
 )
 _PARTITION_METRICS: Final = (
-    ("kafka_log_start_offset", "gauge", "Offset of the first record kept.", "log_start_offset"),
-    ("kafka_log_end_offset", "gauge", "Offset that the next record gets.", "log_end_offset"),
-    ("kafka_high_watermark", "gauge", "Records below it are replicated.", "high_watermark"),
-    ("kafka_last_stable_offset", "gauge", "Records below it are in no open transaction.", "last_stable_offset"),
-    ("kafka_log_size_bytes", "gauge", "Bytes of all record batches.", "size_bytes"),
-    ("kafka_partition_leader", "gauge", "The leader's node id; -1 for none.", "leader_id"),
-    ("kafka_partition_replicas", "gauge", "Nodes with a replica.", "replicas"),
-    ("kafka_partition_in_sync_replicas", "gauge", "Living nodes with a complete replica.", "in_sync_replicas"),
-    ("kafka_messages_in_total", "counter", "Records that were appended.", "messages_in"),
-    ("kafka_record_bytes_in_total", "counter", "Bytes of record batches that were appended.", "bytes_in"),
-    ("kafka_record_bytes_out_total", "counter", "Bytes of record batches that were fetched.", "bytes_out"),
+    ("kafka_log_start_offset", "Offset of the first record kept.", "log_start_offset"),
+    ("kafka_log_end_offset", "Offset that the next record gets.", "log_end_offset"),
+    ("kafka_high_watermark", "Records below it are replicated.", "high_watermark"),
+    ("kafka_last_stable_offset", "Records below it are in no open transaction.", "last_stable_offset"),
+    ("kafka_log_size_bytes", "Bytes of all record batches.", "size_bytes"),
+    ("kafka_partition_leader", "The leader's node id; -1 for none.", "leader_id"),
+    ("kafka_partition_replicas", "Nodes with a replica.", "replicas"),
+    ("kafka_partition_in_sync_replicas", "Living nodes with a complete replica.", "in_sync_replicas"),
+    ("kafka_messages_in_total", "Records that were appended.", "messages_in"),
+    ("kafka_record_bytes_in_total", "Bytes of record batches that were appended.", "bytes_in"),
+    ("kafka_record_bytes_out_total", "Bytes of record batches that were fetched.", "bytes_out"),
 )
-"""Of each: name, type, help, and the field of `ApiMetrics`, `NodeMetrics` or `PartitionMetrics`."""
+"""Of each: name, help, and the field of `ApiMetrics`, `NodeMetrics` or `PartitionMetrics`."""
 
 
 def _requests(snapshot: MetricsSnapshot) -> Iterator[Metric]:
@@ -95,7 +91,6 @@ def _requests(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     yield from _of_each(rows, _REQUEST_METRICS)
     yield from _metric(
         "kafka_request_errors_total",
-        "counter",
         "Error codes in responses.",
         (({**labels, "error": error}, count) for labels, row in rows for error, count in row.errors.items()),
     )
@@ -111,7 +106,6 @@ def _nodes(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     yield from _of_each(rows, _NODE_METRICS)
     yield from _metric(
         "kafka_active_controller_count",
-        "gauge",
         "1 at the node that acts as controller.",
         ((labels, int(row.node_id == snapshot.controller_id)) for labels, row in rows),
     )
@@ -122,7 +116,6 @@ def _nodes(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield from _metric(
         "kafka_transactional_ids",
-        "gauge",
         "Transactional ids by the state of their transaction.",
         (
             ({**labels, "state": state}, count)
@@ -132,7 +125,6 @@ def _nodes(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     )
     yield from _metric(
         "kafka_groups",
-        "gauge",
         "Groups by type and state.",
         (
             ({**labels, "type": kind, "state": state}, count)
@@ -149,14 +141,15 @@ def _partitions(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     yield from _of_each(rows, _PARTITION_METRICS)
 
 
-def _of_each(rows: Sequence[tuple[_Labels, object]], metrics: Iterable[tuple[str, str, str, str]]) -> Iterator[Metric]:
-    for name, kind, meaning, field in metrics:
-        yield from _metric(name, kind, meaning, ((labels, getattr(row, field)) for labels, row in rows))
+def _of_each(rows: Sequence[tuple[_Labels, object]], metrics: Iterable[tuple[str, str, str]]) -> Iterator[Metric]:
+    for name, meaning, field in metrics:
+        yield from _metric(name, meaning, ((labels, getattr(row, field)) for labels, row in rows))
 
 
-def _metric(name: str, kind: str, meaning: str, samples: _Samples) -> Iterator[Metric]:
+def _metric(name: str, meaning: str, samples: _Samples) -> Iterator[Metric]:
     from prometheus_client.metrics_core import Metric
 
+    kind = "counter" if name.endswith("_total") else "gauge"
     metric = Metric(name.removesuffix("_total"), meaning, kind)
     for labels, value in samples:
         metric.add_sample(name, _texts(labels), value)

@@ -10,8 +10,8 @@ import pytest
 import transfers
 from confluent_kafka import Producer
 
+from dualwrite.broker_emulator import CrashBefore, DropReply, Error, Fault, Faults
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import CrashBefore, DropReply, Error, Fault, Faults
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.testing.crashes import Crashes
 from dualwrite.testing.emulator_clock import EmulatorClock

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.profiles import Profile

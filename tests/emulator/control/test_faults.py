@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
-from dualwrite.broker_emulator import faults
+from dualwrite.broker_emulator import Fault
 from dualwrite.broker_emulator.control.endpoints.faults import ActionShape, NewFault
 from dualwrite.broker_emulator.control.shapes import tag_of
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Fault
+from dualwrite.broker_emulator.faults import actions
 from tests.emulator.control.client import Client
 from tests.emulator.control.conftest import Transaction
 
@@ -25,9 +25,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def test_every_action_and_selector_of_python_is_there() -> None:
-    assert {tag_of(shape) for shape in get_args(ActionShape)} == {kind.__name__ for kind in get_args(faults.Action)}
+    assert {tag_of(shape) for shape in get_args(ActionShape)} == {kind.__name__ for kind in get_args(actions.Action)}
     for shape in get_args(ActionShape):
-        kind = getattr(faults, tag_of(shape))
+        kind = getattr(actions, tag_of(shape))
         assert {field.name for field in fields(shape)} - {"type"} == {field.name for field in fields(kind)}
     assert {field.name for field in fields(NewFault)} == {field.name for field in fields(Fault)} - {"predicate"} | {
         "request"

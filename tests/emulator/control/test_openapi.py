@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
-from dualwrite.broker_emulator.faults import Action
+from dualwrite.broker_emulator.faults.actions import Action
 from tests.emulator.control.client import Client
 from tests.emulator.control.conftest import Transaction
 

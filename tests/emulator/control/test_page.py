@@ -12,9 +12,9 @@ from confluent_kafka import Consumer
 from confluent_kafka import Producer as ConfluentProducer
 from selenium.webdriver.common.keys import Keys
 
+from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.emulator.control.client import Client

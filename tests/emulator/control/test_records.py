@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.errors import FencedError
 from tests.emulator.control.client import Client

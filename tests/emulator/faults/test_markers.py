@@ -20,7 +20,7 @@ from dualwrite.broker_emulator import (
     PausePoint,
     Reorder,
 )
-from dualwrite.broker_emulator.faults import Action
+from dualwrite.broker_emulator.faults.actions import Action
 from tests.emulator.api.raw_client import RawClient, batch_of
 
 

@@ -12,8 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, Fault, PausePoint
-from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore, FaultHandle
+from dualwrite.broker_emulator import BrokerConfig, CrashAfter, CrashBefore, Emulator, Fault, FaultHandle, PausePoint
 from tests.emulator.nodes.conftest import NODES, wait_until
 from tests.emulator.nodes.moving_clients import CLIENTS, TOPIC, Client, HasToAbortError
 from tests.emulator.nodes.reading import read_committed

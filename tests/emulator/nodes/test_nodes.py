@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator, Fault, PausePoint
+from dualwrite.broker_emulator import CrashAfter, CrashBefore, Emulator, Fault, PausePoint
 from dualwrite.broker_emulator.cluster.elections import elect
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER
-from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore
 from tests.emulator.api.raw_client import (
     batch_of,
     fetch_fields,

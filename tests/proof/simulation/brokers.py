@@ -7,13 +7,13 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Final
 
+from dualwrite.broker_emulator import Faults
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.faults import Faults
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.net.server import ClosingLog, Connection
 from dualwrite.broker_emulator.profiles import Profile

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from dualwrite.broker_emulator.faults import Delay, Fault
+from dualwrite.broker_emulator import Delay, Fault
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from tests.proof.simulation.brokers import Brokers
 from tests.proof.simulation.database import PLACE, DatabaseServer

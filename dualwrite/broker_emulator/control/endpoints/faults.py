@@ -11,12 +11,13 @@ from http import HTTPStatus
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_type_hints
 
-from dualwrite.broker_emulator import faults
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.request_fields import RequestFields, plain
 from dualwrite.broker_emulator.control.shapes import TAG, AtLeast, AtMost
-from dualwrite.broker_emulator.faults import Fault, FaultHandle
+from dualwrite.broker_emulator.faults.actions import Action
+from dualwrite.broker_emulator.faults.fault import Fault
+from dualwrite.broker_emulator.faults.registry import FaultHandle
 from dualwrite.broker_emulator.pause_points import PausePoint
 
 _JSON_KINDS: Mapping[str, Any] = {
@@ -44,7 +45,7 @@ def _shape(action: type[Any]) -> Any:
     )
 
 
-_ACTIONS: Mapping[str, Callable[..., faults.Action]] = {action.__name__: action for action in get_args(faults.Action)}
+_ACTIONS: Mapping[str, Callable[..., Action]] = {action.__name__: action for action in get_args(Action)}
 
 # derived at run time, so that an action is declared once; type checkers see Any
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def view(controlled: ControlledEmulator, handle: FaultHandle) -> FaultView:
     )
 
 
-def _shown_action(action: faults.Action | None) -> dict[str, Any] | None:
+def _shown_action(action: Action | None) -> dict[str, Any] | None:
     if action is None:
         return None
     return {
@@ -177,7 +178,7 @@ def _fault(body: NewFault) -> Fault:
     return Fault(action=_action(body.action), predicate=wanted, **selectors)
 
 
-def _action(shape: Any) -> faults.Action | None:
+def _action(shape: Any) -> Action | None:
     if shape is None:
         return None
     arguments = {each.name: getattr(shape, each.name) for each in fields(shape) if each.name != TAG}
