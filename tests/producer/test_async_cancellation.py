@@ -20,7 +20,8 @@ from dualwrite import (
     ProducerState,
     TopicPartition,
 )
-from dualwrite.broker_emulator import Action, Delay, DropReply, Emulator, Fault, Hold
+from dualwrite.broker_emulator import Delay, DropReply, Emulator, Fault, Hold
+from dualwrite.broker_emulator.faults.actions import Action
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.producer.impatience import impatient
 from tests.support.topics import read_topic, wait_until_settled

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from dualwrite.broker_emulator import Action, CloseBefore, DropReply, DropRequest, Emulator, Error, Fault
+from dualwrite.broker_emulator import CloseBefore, DropReply, DropRequest, Emulator, Error, Fault
+from dualwrite.broker_emulator.faults.actions import Action
 from dualwrite.client.sender import Sender
 from dualwrite.errors import (
     AbortableError,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator import (
-    Action,
     CloseAfter,
     CloseBefore,
     Delay,
@@ -19,6 +18,7 @@ from dualwrite.broker_emulator import (
     Profile,
     Reorder,
 )
+from dualwrite.broker_emulator.faults.actions import Action
 from dualwrite.errors import AbortableError, FatalError, FencedError
 from dualwrite.producer import Producer, TopicPartition
 from tests.producer.world import GROUP, PROFILES, World, world_of

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dualwrite.broker_emulator import Action, BrokerConfig, Emulator, Fault, FaultHandle, Profile
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Fault, FaultHandle, Profile
+from dualwrite.broker_emulator.faults.actions import Action
 from dualwrite.producer import Producer
 from tests.interop.wire import Wire, wait_for
 from tests.support.conditions import until
