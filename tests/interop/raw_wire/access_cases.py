@@ -12,6 +12,12 @@ Rules = str
 """Lines with commas between them."""
 Answer = Mapping[str, int]
 
+
+def one(codes: Mapping[Rules, int], name: str = "") -> Sequence[tuple[Rules, Answer]]:
+    """Cases whose responses have one code, by their rules; it stands under `name`."""
+    return [(rules, {name: code}) for rules, code in codes.items()]
+
+
 CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
     "produce": [
         ("", {"known": 29, "missing": 29}),
@@ -144,24 +150,14 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("DELETE topic doomed-?", {"doomed-?": 0}),
         ("DELETE cluster", {"doomed-?": 0}),
     ],
-    "delete_topics_by_unknown_id": [
-        ("", {"#": 100}),
-        ("DELETE topic *", {"#": 100}),
-    ],
-    "find_group_coordinator": [
-        ("", {"": 30}),
-        ("DESCRIBE group offsets", {"": 0}),
-        ("READ group *", {"": 0}),
-    ],
+    "delete_topics_by_unknown_id": one({"": 100, "DELETE topic *": 100}, "#"),
+    "find_group_coordinator": one({"": 30, "DESCRIBE group offsets": 0, "READ group *": 0}),
     "find_transaction_coordinators": [
         ("", {"other": 53, "?": 53}),
         ("DESCRIBE id ?", {"other": 53, "?": 0}),
         ("WRITE id *", {"other": 0, "?": 0}),
     ],
-    "find_share_coordinator": [
-        ("", {"no-key": 31}),
-        ("CLUSTER_ACTION cluster", {"no-key": 42}),
-    ],
+    "find_share_coordinator": one({"": 31, "CLUSTER_ACTION cluster": 42}, "no-key"),
     "offset_commit": [
         ("", {"known": 30, "missing": 30}),
         ("READ group group-?", {"known": 29, "missing": 29}),
@@ -204,24 +200,10 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("DELETE group *, READ topic *", {"": 0, "known": 0, "missing": 3}),
         ("READ group *, READ topic *", {"": 30}),
     ],
-    "join_group": [
-        ("", {"": 30}),
-        ("READ group group-?", {"": 79}),
-        ("DESCRIBE group *", {"": 30}),
-    ],
-    "sync_group": [
-        ("", {"": 30}),
-        ("READ group *", {"": 25}),
-    ],
-    "heartbeat": [
-        ("", {"": 30}),
-        ("READ group *", {"": 25}),
-        ("DESCRIBE group *", {"": 30}),
-    ],
-    "leave_group": [
-        ("", {"": 30}),
-        ("READ group *", {"": 25}),
-    ],
+    "join_group": one({"": 30, "READ group group-?": 79, "DESCRIBE group *": 30}),
+    "sync_group": one({"": 30, "READ group *": 25}),
+    "heartbeat": one({"": 30, "READ group *": 25, "DESCRIBE group *": 30}),
+    "leave_group": one({"": 30, "READ group *": 25}),
     "describe_groups": [
         ("", {"offsets": 30, "others": 30}),
         ("DESCRIBE group offsets", {"offsets": 0, "offsets operations": 256, "others": 30}),
@@ -233,22 +215,14 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("", {"": 0}),
         ("DESCRIBE group offsets", {"": 0, "offsets": 0}),
     ],
-    "delete_groups": [
-        ("", {"group-?": 30}),
-        ("DELETE group group-?", {"group-?": 0}),
-        ("READ group *", {"group-?": 30}),
-    ],
+    "delete_groups": one({"": 30, "DELETE group group-?": 0, "READ group *": 30}, "group-?"),
     "consumer_group_heartbeat": [
         ("", {"": 30}),
         ("READ group *", {"": 29}),
         ("READ group *, DESCRIBE topic known", {"": 0, "#known": 0}),
         ("DESCRIBE group *, READ topic *", {"": 30}),
     ],
-    "consumer_group_heartbeat_with_regex": [
-        ("", {"": 30}),
-        ("READ group *", {"": 0}),
-        ("READ group *, DESCRIBE topic known", {"": 0}),
-    ],
+    "consumer_group_heartbeat_with_regex": one({"": 30, "READ group *": 0, "READ group *, DESCRIBE topic known": 0}),
     "consumer_group_describe": [
         ("", {"consumers-?": 30}),
         ("DESCRIBE group *", {"consumers-?": 29}),
@@ -258,12 +232,7 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ),
         ("ALL group *, READ topic *", {"consumers-?": 0, "consumers-? operations": 3400, "consumers-?/known": 0}),
     ],
-    "init_producer_id": [
-        ("", {"": 53}),
-        ("WRITE id ?", {"": 0}),
-        ("DESCRIBE id ?", {"": 53}),
-        ("WRITE id *, not WRITE id ?", {"": 53}),
-    ],
+    "init_producer_id": one({"": 53, "WRITE id ?": 0, "DESCRIBE id ?": 53, "WRITE id *, not WRITE id ?": 53}),
     "init_producer_id_without_transactions": [
         ("", {"": 31}),
         ("IDEMPOTENT_WRITE cluster", {"": 0}),
@@ -314,11 +283,7 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("WRITE id ?, READ group *, READ topic known", {"known": 0, "missing": 29}),
         ("READ group *, READ topic *", {"known": 53, "missing": 53}),
     ],
-    "end_txn": [
-        ("", {"": 53}),
-        ("WRITE id ?", {"": 48}),
-        ("DESCRIBE id ?", {"": 53}),
-    ],
+    "end_txn": one({"": 53, "WRITE id ?": 48, "DESCRIBE id ?": 53}),
     "write_txn_markers": [
         ("", {"known": 31, "missing": 31}),
         ("ALTER cluster", {"known": 0, "missing": 3}),
@@ -348,25 +313,10 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("", {"": 31}),
         ("DESCRIBE cluster", {"": 0, "__cluster_metadata": 0}),
     ],
-    "update_features": [
-        ("", {"": 31}),
-        ("ALTER cluster", {"": 95}),
-        ("ALTER_CONFIGS cluster", {"": 31}),
-    ],
-    "describe_acls": [
-        ("", {"": 31}),
-        ("DESCRIBE cluster", {"": 0}),
-        ("ALTER cluster", {"": 0}),
-    ],
-    "create_acls": [
-        ("", {"": 31}),
-        ("ALTER cluster", {"": 0}),
-        ("DESCRIBE cluster", {"": 31}),
-    ],
-    "delete_acls": [
-        ("", {"": 31}),
-        ("ALTER cluster", {"": 0}),
-    ],
+    "update_features": one({"": 31, "ALTER cluster": 95, "ALTER_CONFIGS cluster": 31}),
+    "describe_acls": one({"": 31, "DESCRIBE cluster": 0, "ALTER cluster": 0}),
+    "create_acls": one({"": 31, "ALTER cluster": 0, "DESCRIBE cluster": 31}),
+    "delete_acls": one({"": 31, "ALTER cluster": 0}),
     "describe_configs": [
         ("", {"": 31, "known": 29, "missing": 29}),
         ("DESCRIBE_CONFIGS topic known", {"": 31, "known": 0, "missing": 29}),
@@ -387,19 +337,9 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("ALTER_CONFIGS topic *, ALTER_CONFIGS cluster", {"": 0, "known": 0, "missing": 3}),
         ("ALTER topic *, ALTER cluster", {"": 31, "known": 29, "missing": 29}),
     ],
-    "list_config_resources": [
-        ("", {"": 31}),
-        ("DESCRIBE_CONFIGS cluster", {"": 0}),
-        ("DESCRIBE cluster", {"": 31}),
-    ],
-    "describe_log_dirs": [
-        ("", {"": 31}),
-        ("DESCRIBE cluster", {"": 0}),
-    ],
-    "alter_replica_log_dirs": [
-        ("", {"missing": 31}),
-        ("ALTER cluster", {"missing": 57}),
-    ],
+    "list_config_resources": one({"": 31, "DESCRIBE_CONFIGS cluster": 0, "DESCRIBE cluster": 31}),
+    "describe_log_dirs": one({"": 31, "DESCRIBE cluster": 0}),
+    "alter_replica_log_dirs": one({"": 31, "ALTER cluster": 57}, "missing"),
     "elect_leaders": [
         ("", {"": 31, "known": 31}),
         ("ALTER cluster", {"": 0, "known": 84}),
@@ -408,10 +348,7 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("", {"": 31, "missing": 31}),
         ("ALTER cluster", {"": 0, "missing": 3}),
     ],
-    "list_partition_reassignments": [
-        ("", {"": 31}),
-        ("DESCRIBE cluster", {"": 0}),
-    ],
+    "list_partition_reassignments": one({"": 31, "DESCRIBE cluster": 0}),
     "describe_client_quotas": [
         ("", {"": 31}),
         ("DESCRIBE_CONFIGS cluster", {"": 0}),
@@ -427,10 +364,7 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("", {"": 31}),
         ("DESCRIBE cluster", {"": 0, "nobody": 91}),
     ],
-    "alter_user_scram_credentials": [
-        ("", {"nobody": 31}),
-        ("ALTER cluster", {"nobody": 91}),
-    ],
+    "alter_user_scram_credentials": one({"": 31, "ALTER cluster": 91}, "nobody"),
     "share_group_heartbeat": [
         ("", {"": 30}),
         ("READ group *", {"": 29}),
@@ -452,9 +386,7 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("READ group share-?, DESCRIBE topic known", {"": 0, "#known": 29}),
         ("READ group share-?, READ topic known", {"": 0, "#known": 0}),
     ],
-    "share_fetch_of_unknown_id": [
-        ("READ group share-?, READ topic *", {"": -1}),
-    ],
+    "share_fetch_of_unknown_id": one({"READ group share-?, READ topic *": -1}),
     "share_acknowledge": [
         ("", {"": 30}),
         ("READ topic *", {"": 30}),
@@ -463,9 +395,7 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("READ group share-?, DESCRIBE topic known", {"": 0, "#known": 29}),
         ("READ group share-?, READ topic known", {"": 0, "#known": 0}),
     ],
-    "share_acknowledge_of_unknown_id": [
-        ("READ group share-?, READ topic *", {"": -1}),
-    ],
+    "share_acknowledge_of_unknown_id": one({"READ group share-?, READ topic *": -1}),
     **{
         api: [
             ("", {"#known": 31}),
