@@ -1,7 +1,7 @@
 """The folders of foreign clients: each folder's cases, and its client.
 
-A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`. `cases.py` lists
-the cases that must pass, and known failures with their brokers and reasons.
+A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`.
+`known_failures.py` lists those that fail, with their brokers and reasons.
 """
 
 from __future__ import annotations

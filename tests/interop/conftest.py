@@ -21,8 +21,8 @@ from tests.support.real_kafkas import OLDER, TIMEOUT_SCAN_MS, Kind, shared_kafka
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 from tests.support.unavailable import skip
 
-from .cases import KNOWN_FAILURES
 from .client_folders import On, broker_of, case_of, folder_of
+from .known_failures import KNOWN_FAILURES
 from .report_card import ReportCard
 from .wire import LAST_CLIENT_EPOCH, Code, Identity, Wire
 

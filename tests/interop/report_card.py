@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from .cases import KNOWN_FAILURES
 from .client_folders import ALL_FOLDERS, ClientFolder, On, broker_of, case_of, folder_of
+from .known_failures import KNOWN_FAILURES
 
 
 class Result(StrEnum):
