@@ -235,7 +235,10 @@ def with_a_database_that_refuses_the_pool(shop: Shop) -> Iterator[None]:
 
 
 Trouble = Callable[[Shop], AbstractContextManager[None]]
-TROUBLES = [without_settings, with_a_database_that_refuses_the_pool]
+TROUBLES: dict[Trouble, type[Exception]] = {
+    without_settings: ConfigError,
+    with_a_database_that_refuses_the_pool: OperationalError,
+}
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -244,7 +247,7 @@ def test_a_dual_write_that_cannot_begin_dooms_the_block(shop: Shop, trouble: Tro
     with pytest.raises(TransactionDoomedError) as raised, shop.atomic():
         shop.insert(1)
         shop.on_commit(lambda: callbacks.append("ran"))
-        with trouble(shop), pytest.raises((ConfigError, OperationalError)) as swallowed:
+        with trouble(shop), pytest.raises(TROUBLES[trouble]) as swallowed:
             send(shop.topic, "1", using=shop.alias)
         with pytest.raises(OrdinaryError), shop.atomic():
             raise OrdinaryError

@@ -213,4 +213,4 @@ def test_22704_keeps_only_two_phase_commit(pr_22704: World) -> None:
     assert pr_22704.init(enable_2pc=False).error == INVALID_REQUEST
     pr_22704.open(7, enable_2pc=False)
     assert pr_22704.init().error == Code.CONCURRENT_TRANSACTIONS
-    assert pr_22704.wire.describe("x").state in ("PrepareAbort", "CompleteAbort")
+    assert pr_22704.wire.wait_until_settled("x").state == "CompleteAbort"

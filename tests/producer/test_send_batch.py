@@ -10,7 +10,7 @@ import pytest
 
 from dualwrite import serializers
 from dualwrite.broker_emulator import DropRequest, Emulator, Fault
-from dualwrite.errors import AbortableError, DeliveryError, IllegalStateError, InvalidRecordError, KafkaTimeoutError
+from dualwrite.errors import DeliveryError, IllegalStateError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.partitioners import consistent_partition, murmur2_partition
 from dualwrite.producer import Producer, Record
 from tests.producer.conftest import MakeProducer, ReadCommitted
@@ -145,7 +145,7 @@ def test_an_abort_fails_the_batch(make_producer: MakeProducer, read_committed: R
     producer.begin_transaction()
     sent = producer.send_batch("orders", [b"x"] * 3)
     producer.abort_transaction()
-    with pytest.raises((DeliveryError, AbortableError)):
+    with pytest.raises(DeliveryError):
         sent.result(60)
     assert read_committed() == []
 

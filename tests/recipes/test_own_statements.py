@@ -32,7 +32,7 @@ from tests.support.topics import read_topic
 
 class _Loader(Loader):
     def load(self, data: Any) -> str:
-        return f"loaded {bytes(data)!r}"
+        return f"loaded {bytes(data).decode()}"
 
 
 class _Dumper(StrDumper):
@@ -41,7 +41,7 @@ class _Dumper(StrDumper):
 
 
 def _of_psycopg(connection: Any, record: object) -> None:
-    for name in ("text", "varchar", "name", "int4", "int8", "bool", "bytea"):
+    for name in ("text", "varchar", "bpchar", "name", "int4", "int8", "bool", "bytea"):
         connection.adapters.register_loader(name, _Loader)
     connection.adapters.register_dumper(str, _Dumper)
 
@@ -99,7 +99,7 @@ def test_our_own_statements_use_nothing_of_the_application(
         until(lambda: len(read_topic(kafka, scenario.topic)) == 2)
         writer.recover()
         with adapted.connect() as connection:  # other statements have the application's adapters as before
-            assert connection.exec_driver_sql("SELECT CAST('a' AS CHAR)").scalar() in ("loaded a", "loaded b'a'", "a")
+            assert connection.exec_driver_sql("SELECT CAST('a' AS CHAR)").scalar() == "loaded a"
     scenario.assert_both_sides_agree("1", "2")
     report = RecoveryService(adapted, prefix="", bootstrap_servers=kafka).recover()
     assert not report.left

@@ -195,24 +195,24 @@ def test_answers_are_kept_from_other_pages_and_caches(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    ("garbage", "status"),
     [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50,  # TLS
-        b"\x00\x00\x00\x10\x00\x12\x00\x03\x00\x00\x00\x01\x00\x01c\x00\r\n\r\n",  # Kafka
-        b"GET\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",  # no Host
-        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nx: " + b"a" * 20_000,
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50, b"400"),  # TLS
+        (b"\x00\x00\x00\x10\x00\x12\x00\x03\x00\x00\x00\x01\x00\x01c\x00\r\n\r\n", b"400"),  # Kafka
+        (b"GET\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # no Host
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n", b"431"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nx: " + b"a" * 20_000, b"431"),
     ],
     ids=["tls", "kafka", "no-path", "no-host", "two-hosts", "negative", "two-lengths", "long-path", "long-header"],
 )
-def test_garbage_is_refused_and_ends_its_connection(client: Client, raw: Raw, garbage: bytes) -> None:
+def test_garbage_is_refused_and_ends_its_connection(client: Client, raw: Raw, garbage: bytes, status: bytes) -> None:
     raw.send(garbage)
     answered = raw.rest()
-    assert answered.split()[1:2] in ([b"400"], [b"431"], [b"414"])
+    assert answered.split()[1] == status
     assert client.get("/v1/health")
 
 
