@@ -17,7 +17,7 @@ from tests.support.unavailable import skip
 from .client_folders import BROKER_FIXTURES, On
 from .conftest import KAFKA_VERSION_USED
 from .logged_records import committed_values_of
-from .wire import GROUP, NO_IDENTITY, Code, Wire, wait_for, wait_until
+from .wire import GROUP, Code, Wire, wait_for, wait_until
 
 RECORDS: Final = 300
 SIZE: Final = 5
@@ -49,7 +49,7 @@ class KillableCluster:
                 wire.create_topic(topic)
             for start in range(0, RECORDS, 100):
                 values = [b"%d" % number for number in range(start, start + 100)]
-                assert wire.produce(None, NO_IDENTITY, SOURCE, -1, *values, transactional=False).error == Code.NONE
+                wire.write(SOURCE, *values)
             wire.wait_for_coordinator("any")
             wire.wait_for_coordinator(group, GROUP)
 

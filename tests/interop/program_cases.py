@@ -16,7 +16,7 @@ from tests.interop.conftest import Broker
 from tests.interop.killed_brokers import RECORDS, SIZE, SOURCE, TARGET, KillableCluster
 from tests.interop.logged_records import CODECS, committed_values_of, records_of, values_of
 from tests.interop.secured_brokers import LIMITED_LOGIN, LOGINS, WRONG_LOGIN, Login, SecuredBroker
-from tests.interop.wire import GROUP, NO_IDENTITY, Code, Wire
+from tests.interop.wire import GROUP, Code, Wire
 from tests.support.unavailable import skip
 
 _FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, -144, "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
@@ -56,7 +56,7 @@ def write_committed_and_aborted(wire: Wire, topic: str, transactional_id: str) -
         assert wire.produce(transactional_id, identity, topic, 0, value).error == Code.NONE
         identity = wire.end(transactional_id, identity, commit=commit).identity
         wire.wait_until_settled(transactional_id)
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"plain", transactional=False).error == Code.NONE
+    wire.write(topic, b"plain")
 
 
 def check_compression(run: Run, wire: Wire, topic: str, group: str, codec: str) -> None:
@@ -163,7 +163,7 @@ class CopyPrograms:
         wire.wait_for_coordinator(group, GROUP)
         values = [b"%d" % number for number in range(60)]
         for value in values:
-            assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
+            wire.write(topic, value)
         names = {"topic": topic, "target": f"{topic}-copy", "transactionalId": transactional_id, "group": group}
         run("copy", count=60, size=7, committed=True, **names)
         wire.wait_until_settled(transactional_id)

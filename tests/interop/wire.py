@@ -496,6 +496,10 @@ class Wire:
         batch = record_batch(values or (b"v",), identity, sequence, transactional=transactional)
         return self.produce_bytes(transactional_id, topic, batch, partition=partition, version=version, acks=acks)
 
+    def write(self, topic: str, *values: bytes) -> None:
+        """Produce a batch without a producer id, which is stored."""
+        assert self.produce(None, NO_IDENTITY, topic, -1, *values, transactional=False).error == Code.NONE
+
     def produce_bytes(
         self,
         transactional_id: str | None,

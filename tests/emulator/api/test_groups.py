@@ -10,9 +10,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.groups.records import decode_group_key
 from dualwrite.broker_emulator.groups.states import GroupState
-from dualwrite.broker_emulator.log.record_batch import Record, iter_records
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.group_requests import (
     SESSION_MS,
@@ -50,12 +48,6 @@ def stable_member(client: RawClient, **values: Any) -> Any:
 
 def group_of(emulator: Emulator) -> Any:
     return next(group for group in emulator.groups() if group.group_id == "g")
-
-
-def group_records(emulator: Emulator, group_id: str = "g") -> list[Record]:
-    batches = emulator.log("__consumer_offsets", partition_for(group_id, 5)).batches
-    records = (record for batch in batches for record in iter_records(batch))
-    return [record for record in records if record.key is not None and decode_group_key(record.key) == group_id]
 
 
 # membership
@@ -167,9 +159,6 @@ def test_a_session_on_the_systems_clock() -> None:
     with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
         stable_member(client, session_timeout=milliseconds(50))
         until(lambda: group_of(emulator).state is GroupState.EMPTY)
-
-
-# static members
 
 
 # offsets of members

@@ -198,6 +198,3 @@ def test_recorded_version(world: World) -> None:
     assert world.metadata().client_transaction_version == 2
     assert world.wire.add_offsets("x", identity, "g") == NONE
     assert world.metadata().client_transaction_version == 0
-
-
-# -- AddOffsetsToTxn

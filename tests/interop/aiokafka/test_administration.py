@@ -15,7 +15,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.interop.conftest import Broker
 from tests.interop.logged_records import values_of
-from tests.interop.wire import DEADLINE_S, EARLIEST, GROUP, NO_IDENTITY, Code, Wire, wait_for
+from tests.interop.wire import DEADLINE_S, EARLIEST, GROUP, Wire, wait_for
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_settings(administer: Any, topic: str) -> None:
 
 def test_records_and_groups(administer: Any, wire: Wire, topic: str, group: str) -> None:
     for value in (b"a", b"b", b"c"):
-        assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
+        wire.write(topic, value)
     partition = aiokafka.TopicPartition(topic, 0)
     administer(lambda admin: admin.delete_records({partition: RecordsToDelete(before_offset=2)}))
     assert wire.list_offsets(topic, EARLIEST) == 2

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from tests.interop.conftest import Broker
 from tests.interop.logged_records import values_of
-from tests.interop.wire import DEADLINE_S, EARLIEST, GROUP, NO_IDENTITY, Code, Wire, wait_for
+from tests.interop.wire import DEADLINE_S, EARLIEST, GROUP, Wire, wait_for
 
 
 @pytest.fixture
@@ -40,10 +40,6 @@ def error_of(futures: dict[Any, Future[Any]]) -> int:
         only(futures)
     code: int = caught.value.args[0].code()
     return code
-
-
-def produce(wire: Wire, topic: str, *values: bytes) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, *values, transactional=False).error == Code.NONE
 
 
 def test_topics(admin: Any, topic: str) -> None:
@@ -110,7 +106,7 @@ def test_broker_settings(admin: Any) -> None:
 
 
 def test_groups(admin: Any, wire: Wire, topic: str, group: str) -> None:
-    produce(wire, topic, b"a", b"b")
+    wire.write(topic, b"a", b"b")
     wire.wait_for_coordinator(group, GROUP)
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1)])
     only(admin.alter_consumer_group_offsets([wanted]))
@@ -125,8 +121,8 @@ def test_groups(admin: Any, wire: Wire, topic: str, group: str) -> None:
 
 
 def test_records_and_offsets(admin: Any, wire: Wire, topic: str) -> None:
-    produce(wire, topic, b"a", b"b")
-    produce(wire, topic, b"c")
+    wire.write(topic, b"a", b"b")
+    wire.write(topic, b"c")
     assert only(admin.delete_records([TopicPartition(topic, 0, 2)])).low_watermark == 2
     assert wire.list_offsets(topic, EARLIEST) == 2
     assert values_of(wire, topic) == [b"c"]

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import DEADLINE_S, GROUP, NO_IDENTITY, Code, Wire, wait_until
+from tests.interop.wire import DEADLINE_S, GROUP, Code, Wire, wait_until
 
 PROTOCOLS = ("classic", "consumer")
 
@@ -93,7 +93,7 @@ def test_another_member_goes_on_where_the_first_one_left(
     wire: Wire, broker: Broker, topic: str, group: str, protocol: str
 ) -> None:
     for value in (b"1", b"2", b"3"):
-        assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
+        wire.write(topic, value)
     wire.wait_for_coordinator(group, GROUP)
     members = Members(broker, group, topic, protocol)
     first = members.join()
@@ -111,8 +111,8 @@ def test_another_member_goes_on_where_the_first_one_left(
 @pytest.mark.matrix
 def test_a_group_changes_its_protocol(wire: Wire, broker: Broker, topic: str, group: str) -> None:
     """KIP-848: a classic group that is empty becomes one of the new protocol, with its offsets."""
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"1", transactional=False).error == Code.NONE
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"2", transactional=False).error == Code.NONE
+    wire.write(topic, b"1")
+    wire.write(topic, b"2")
     wire.wait_for_coordinator(group, GROUP)
     for protocol, expected in (("classic", b"1"), ("consumer", b"2")):
         members = Members(broker, group, topic, protocol)

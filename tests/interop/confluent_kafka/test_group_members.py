@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import DEADLINE_S, GROUP, NO_IDENTITY, Code, Wire, wait_for
+from tests.interop.wire import DEADLINE_S, GROUP, Code, Wire, wait_for
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def test_consume_transform_produce(wire: Wire, broker: Broker, transactional_id:
     wire.create_topic(target)
     wire.wait_for_coordinator(group, GROUP)
     for value in (b"1", b"2"):
-        assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
+        wire.write(topic, value)
     servers = broker.bootstrap_servers
     with member(servers, group, topic) as consumer, transactional_producer(servers, transactional_id) as producer:
         for outcome in (producer.abort_transaction, producer.commit_transaction):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import GROUP, NO_IDENTITY, Code, Wire
+from tests.interop.wire import GROUP, Wire
 
 
 def test_topics(run: Any, topic: str) -> None:
@@ -25,12 +25,12 @@ def test_settings(run: Any, topic: str) -> None:
 
 
 def test_records(run: Any, wire: Wire, topic: str) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"a", b"b", b"c", transactional=False).error == Code.NONE
+    wire.write(topic, b"a", b"b", b"c")
     assert run("records", topic=topic) == [2, 3]
 
 
 def test_groups(run: Any, wire: Wire, topic: str, group: str) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"a", b"b", b"c", transactional=False).error == Code.NONE
+    wire.write(topic, b"a", b"b", b"c")
     wire.wait_for_coordinator(group, GROUP)
     expected = {"state": "Empty", "lag": 1, "deleted": "", "again": "GROUP_ID_NOT_FOUND"}
     assert run("groups", topic=topic, group=group) == expected
@@ -41,7 +41,7 @@ def test_quotas(run: Any, topic: str) -> None:
 
 
 def test_log_directories(run: Any, wire: Wire, topic: str) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"x" * 1000, transactional=False).error == Code.NONE
+    wire.write(topic, b"x" * 1000)
     assert 1000 < run("log_directories", topic=topic) < 1200
 
 

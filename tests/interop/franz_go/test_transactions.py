@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.interop.logged_records import committed_values_of
 from tests.interop.program_cases import CopyPrograms, Run, TransactionPrograms
-from tests.interop.wire import GROUP, NO_IDENTITY, Code, Wire
+from tests.interop.wire import GROUP, Code, Wire
 
 
 class TestTransactions(TransactionPrograms, CopyPrograms):
@@ -13,7 +13,7 @@ class TestTransactions(TransactionPrograms, CopyPrograms):
     def test_offsets_in_transactions(self, run: Run, wire: Wire, topic: str, transactional_id: str, group: str) -> None:
         """It adds offsets for members of a group only."""
         for value in (b"1", b"2", b"3", b"4", b"5"):
-            assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
+            wire.write(topic, value)
         wire.wait_for_coordinator(group, GROUP)
         committed = run("offsets_in_transactions", topic=topic, transactionalId=transactional_id, group=group)
         assert committed == [3, 3]

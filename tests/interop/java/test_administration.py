@@ -9,11 +9,7 @@ import pytest
 
 from tests.interop.java.client import KafkaScripts
 from tests.interop.logged_records import values_of
-from tests.interop.wire import EARLIEST, GROUP, NO_IDENTITY, Code, Wire, wait_for
-
-
-def produce(wire: Wire, topic: str, *values: bytes) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, *values, transactional=False).error == Code.NONE
+from tests.interop.wire import EARLIEST, GROUP, Code, Wire, wait_for
 
 
 def test_topics(scripts: KafkaScripts, wire: Wire, topic: str) -> None:
@@ -80,7 +76,7 @@ def test_quotas(scripts: KafkaScripts, topic: str) -> None:
 
 
 def test_groups(scripts: KafkaScripts, wire: Wire, topic: str, group: str) -> None:
-    produce(wire, topic, b"a", b"b", b"c")
+    wire.write(topic, b"a", b"b", b"c")
     wire.wait_for_coordinator(group, GROUP)
     read = ["--topic", topic, "--group", group, "--from-beginning", "--max-messages", "2", "--timeout-ms", "20000"]
     assert scripts.ok("kafka-console-consumer", *read).split() == ["a", "b"]
@@ -109,8 +105,8 @@ def test_deletion_of_a_group(scripts: KafkaScripts, wire: Wire, topic: str, grou
 
 
 def test_records(scripts: KafkaScripts, wire: Wire, topic: str, tmp_path: Path) -> None:
-    produce(wire, topic, b"a", b"b")
-    produce(wire, topic, b"c")
+    wire.write(topic, b"a", b"b")
+    wire.write(topic, b"c")
     asked = tmp_path / "records.json"
     asked.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 2}], "version": 1}))
     assert "low_watermark: 2" in scripts.ok("kafka-delete-records", "--offset-json-file", str(asked))
@@ -129,7 +125,7 @@ def test_features(scripts: KafkaScripts) -> None:
 
 
 def test_log_directories(scripts: KafkaScripts, wire: Wire, topic: str) -> None:
-    produce(wire, topic, b"x" * 1000)
+    wire.write(topic, b"x" * 1000)
     out = scripts.ok("kafka-log-dirs", "--describe", "--topic-list", topic)
     described = json.loads(out.splitlines()[-1])
     (broker,) = described["brokers"]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.interop.java.client import KafkaScripts
 from tests.interop.logged_records import CODECS, committed_values_of, records_of, values_of
-from tests.interop.wire import NO_IDENTITY, Code, Wire
+from tests.interop.wire import Code, Wire
 
 FROM_THE_BEGINNING = ("--from-beginning", "--timeout-ms", "20000")
 
@@ -40,7 +40,7 @@ def test_console_consumer_reads_committed_records_only(scripts: KafkaScripts, wi
         assert wire.produce(f"of-{topic}", identity, topic, 0, *values).error == Code.NONE
         identity = wire.end(f"of-{topic}", identity, commit=commit).identity
         wire.wait_until_settled(f"of-{topic}")
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"c", transactional=False).error == Code.NONE
+    wire.write(topic, b"c")
     read = ["--topic", topic, *FROM_THE_BEGINNING, "--command-property"]
     committed = scripts.ok("kafka-console-consumer", *read, "isolation.level=read_committed", "--max-messages", "3")
     assert committed.split() == ["a", "b", "c"]
@@ -63,7 +63,7 @@ def test_producer_performance_with_transactions(scripts: KafkaScripts, wire: Wir
 @pytest.mark.matrix
 def test_consumer_performance(scripts: KafkaScripts, wire: Wire, topic: str) -> None:
     for _ in range(5):
-        assert wire.produce(None, NO_IDENTITY, topic, -1, *([b"x" * 100] * 100), transactional=False).error == Code.NONE
+        wire.write(topic, *([b"x" * 100] * 100))
     out = scripts.ok("kafka-consumer-perf-test", "--topic", topic, "--num-records", "500", "--timeout", "20000")
     assert out.splitlines()[-1].split(", ")[4] == "500"
 

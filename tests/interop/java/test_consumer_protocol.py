@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.interop.java.client import KafkaScripts
-from tests.interop.wire import NO_IDENTITY, Code, Wire
+from tests.interop.wire import Wire
 
 READ = ("--from-beginning", "--timeout-ms", "20000", "--command-property", "group.protocol=consumer")
 
@@ -11,7 +11,7 @@ READ = ("--from-beginning", "--timeout-ms", "20000", "--command-property", "grou
 def test_console_consumer_and_what_the_tools_say_of_its_group(
     scripts: KafkaScripts, wire: Wire, topic: str, group: str
 ) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"a", b"b", b"c", transactional=False).error == Code.NONE
+    wire.write(topic, b"a", b"b", b"c")
     out = scripts.ok("kafka-console-consumer", "--topic", topic, "--group", group, *READ, "--max-messages", "3")
     assert out.split() == ["a", "b", "c"]
     listed = scripts.ok("kafka-consumer-groups", "--list", "--type", "consumer")

@@ -13,7 +13,7 @@ from tests.emulator.api.raw_client import RawClient
 from tests.interop.conftest import Broker
 from tests.interop.java.client import KafkaScripts, share_cases
 from tests.interop.raw_wire.sharing import set_group
-from tests.interop.wire import GROUP, NO_IDENTITY, Code, Wire
+from tests.interop.wire import GROUP, Code, Wire
 from tests.support.unavailable import skip
 
 _TIMEOUT_S = 180
@@ -60,7 +60,7 @@ def members(broker: Broker, wire: Wire, group: str, topic: str) -> Members:
 
 def put(wire: Wire, topic: str, *values: int | str) -> None:
     encoded = [str(value).encode() for value in values]
-    assert wire.produce(None, NO_IDENTITY, topic, -1, *encoded, transactional=False).error == Code.NONE
+    wire.write(topic, *encoded)
 
 
 def test_two_members_accept_release_and_reject(members: Members, wire: Wire) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.interop.java.client import KafkaScripts
 from tests.interop.logged_records import committed_values_of, values_of
-from tests.interop.wire import NO_IDENTITY, READ_COMMITTED, Code, Identity, Wire
+from tests.interop.wire import READ_COMMITTED, Code, Identity, Wire
 
 RECORDS = 400
 
@@ -85,7 +85,7 @@ def test_copier_with_random_aborts_copies_exactly_once(
     values = [b"%d" % number for number in range(RECORDS)]
     for start in range(0, RECORDS, 100):
         batch = values[start : start + 100]
-        assert wire.produce(None, NO_IDENTITY, source, -1, *batch, transactional=False).error == Code.NONE
+        wire.write(source, *batch)
     size = random.Random(seed).randrange(20, 60)
     options = ["--transactional-id", transactional_id, "--input-topic", source, "--output-topic", target]
     options += ["--input-partition", "0", "--consumer-group", group, "--transaction-size", str(size)]

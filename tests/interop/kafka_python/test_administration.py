@@ -12,7 +12,7 @@ from kafka.admin import ConfigResource, NewPartitions, NewTopic
 
 from tests.interop.conftest import Broker
 from tests.interop.logged_records import values_of
-from tests.interop.wire import EARLIEST, NO_IDENTITY, Code, Wire, wait_for
+from tests.interop.wire import EARLIEST, Wire, wait_for
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_settings(admin: Any, topic: str, incremental: bool) -> None:
 
 def test_records(admin: Any, wire: Wire, topic: str) -> None:
     for value in (b"a", b"b", b"c"):
-        assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
+        wire.write(topic, value)
     admin.delete_records({kafka.TopicPartition(topic, 0): 2})
     assert wire.list_offsets(topic, EARLIEST) == 2
     assert values_of(wire, topic) == [b"c"]

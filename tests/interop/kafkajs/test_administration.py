@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import GROUP, NO_IDENTITY, Code, Wire
+from tests.interop.wire import GROUP, Wire
 
 
 def test_topics(run: Any, topic: str) -> None:
@@ -17,7 +17,7 @@ def test_settings(run: Any, topic: str) -> None:
 
 
 def test_offsets_and_records(run: Any, wire: Wire, topic: str) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"a", b"b", b"c", transactional=False).error == Code.NONE
+    wire.write(topic, b"a", b"b", b"c")
     assert run("offsetsAndRecords", topic=topic) == [[0, 3], [2, 3]]
 
 

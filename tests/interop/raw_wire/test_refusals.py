@@ -69,9 +69,8 @@ def test_partitions_of_one_request_fail_by_themselves(wire: Wire, transactional_
 
 @pytest.mark.parametrize("version", range(3, 13))
 def test_produce_versions(wire: Wire, topic: str, version: int) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"v", transactional=False, version=version) == Produced(
-        Code.NONE, 0
-    )
+    produced = wire.produce(None, NO_IDENTITY, topic, -1, transactional=False, version=version)
+    assert produced == Produced(Code.NONE, 0)
     assert wire.list_offsets(topic) == 1
 
 
@@ -80,7 +79,7 @@ def test_produce_versions(wire: Wire, topic: str, version: int) -> None:
 
 @pytest.mark.parametrize("version", range(1, 8))
 def test_list_offsets_versions(wire: Wire, topic: str, version: int) -> None:
-    assert wire.produce(None, NO_IDENTITY, topic, -1, b"v", transactional=False).error == Code.NONE
+    wire.write(topic, b"v")
     assert wire.list_offsets(topic, version=version) == 1
 
 
@@ -125,12 +124,9 @@ def test_fetch_of_an_unknown_topic_id(wire: Wire) -> None:
 
 def test_fetch_gives_at_least_one_batch(wire: Wire, topic: str) -> None:
     for value in (b"a" * 1000, b"b" * 1000):
-        assert wire.produce(None, NO_IDENTITY, topic, -1, value, transactional=False).error == Code.NONE
+        wire.write(topic, value)
     assert len(wire.fetch(topic, max_bytes=10).batches) == 1
     assert len(wire.fetch(topic).batches) == 2
-
-
-# -- topics
 
 
 # -- coordinators and plain offsets
