@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,17 +18,35 @@ from tests.emulator.killable_broker import broker as broker
 from tests.support.conditions import until
 
 
-@pytest.mark.parametrize("broker", ["always", "interval"], indirect=True)
-def test_what_was_acknowledged_survives_being_killed_exactly_once(broker: KillableBroker) -> None:
+@pytest.mark.parametrize(
+    ("fsync", "nodes", "kills"),
+    [
+        ("always", 1, 3),
+        ("interval", 1, 3),
+        *(
+            pytest.param(fsync, nodes, 50, marks=pytest.mark.proof)
+            for fsync in ("always", "interval", "never")
+            for nodes in (1, 2)
+        ),
+    ],
+)
+def test_what_was_acknowledged_survives_being_killed_exactly_once(
+    tmp_path: Path, fsync: str, nodes: int, kills: int
+) -> None:
+    random = Random(f"{fsync} {nodes}")
+    broker = KillableBroker(tmp_path / "data", fsync, nodes).start()
     work = Work(broker)
+
+    def acknowledge(count: int) -> None:
+        wanted = len(work.acknowledged) + count
+        until(lambda: len(work.acknowledged) >= wanted, timeout_s=60)
+
     try:
-        for _ in range(3):
-            before = len(work.acknowledged)
-            until(lambda before=before: len(work.acknowledged) >= before + 60, timeout_s=30)  # type: ignore[misc]
+        for _ in range(kills):
+            acknowledge(random.randint(1, 40))
             broker.kill()
             broker.start()
-        before = len(work.acknowledged)
-        until(lambda: len(work.acknowledged) >= before + 20, timeout_s=30)
+        acknowledge(20)
     finally:
         work.finish()
     for name in ("w0", "w1"):  # aborts transactions that are still open
@@ -35,12 +55,19 @@ def test_what_was_acknowledged_survives_being_killed_exactly_once(broker: Killab
     assert {value: found[value] for value in work.acknowledged} == dict.fromkeys(work.acknowledged, 2)
     assert set(found.values()) == {2}  # a record on each partition, or on none
     assert found.keys() <= work.begun
-    with RawClient(broker.address) as client:
-        listed = client.call("list_transactions", 0, state_filters=(), producer_id_filters=())
-        states = {state.transactional_id: state.transaction_state for state in listed.transaction_states}
-        assert states.keys() == {"w0", "w1"}
-        assert not [state for state in states.values() if state in ("Ongoing", "PrepareCommit", "PrepareAbort")]
+    assert _states(broker) == {"w0": "Empty", "w1": "Empty"}
     assert broker.stop() == 0
+    assert "Traceback" not in broker.log
+    assert "ERROR" not in broker.log
+
+
+def _states(broker: KillableBroker) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for address in broker.address.split(","):
+        with RawClient(address) as client:
+            listed = client.call("list_transactions", 0, state_filters=(), producer_id_filters=())
+        found |= {state.transactional_id: state.transaction_state for state in listed.transaction_states}
+    return found
 
 
 @pytest.mark.parametrize("is_committed", [True, False])

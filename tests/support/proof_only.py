@@ -61,7 +61,6 @@ FILES: Final = frozenset(
         "tests/emulator/test_consumer_group_clients.py",
         "tests/emulator/test_group_clients.py",
         "tests/emulator/storage/test_full_disk.py",
-        "tests/emulator/storage/test_many_kills.py",
         "tests/emulator/test_killed_broker_clients.py",
         "tests/examples/test_celery_worker.py",
         "tests/examples/test_demo.py",
