@@ -31,6 +31,7 @@ from spark_sink import commands
 from spark_sink.attempt.worker import OpenSink, checkpoint_root, sink_of, streaming_task, task_of
 from spark_sink.driver.batch_log import configure_worker_logging, log, log_batch
 from spark_sink.driver.checkpoint import Checkpoint, check_trigger, find_checkpoint
+from spark_sink.driver.plan_note import note_plan, planned_generation
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskOutcome, TaskResult
@@ -117,7 +118,9 @@ class DualWriteKafka(DataSource):
         if _is_planner():
             checkpoint = Checkpoint(self._options.checkpoint_location)
             check_trigger(checkpoint)
-            plan = self._plan(schema, checkpoint.query_id())
+            query_id = checkpoint.query_id()
+            plan = self._plan(schema, query_id)
+            note_plan(self._options.sink_id, query_id, plan.generation)
         return StreamWriter(self._options, self.open_sink, plan)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -174,26 +177,6 @@ def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]
     return [message.result for message in messages if isinstance(message, TaskMessage)]
 
 
-_generations: Final[dict[str, int]] = {}
-"""The generation of the last batch that this process has committed or aborted, by sink."""
-
-
-def _note_generation(sink_id: str, results: Sequence[TaskResult]) -> None:
-    for result in results:
-        if result.generation is not None:
-            _generations[sink_id] = result.generation
-
-
-def _next_generation(sink_id: str) -> int | None:
-    """Return the generation after the last batch of this process, if no other driver has planned since.
-
-    For an abort without results, of which Spark tells the committer nothing else. Only one of two plans gets the next
-    generation, and only a planned batch is aborted: so if the sink has this generation, it is of this driver.
-    """
-    last = _generations.get(sink_id)
-    return None if last is None else last + 1
-
-
 class _Writer:
     """The common part of both kinds of writers. It is pickled, so it holds no connection."""
 
@@ -215,18 +198,15 @@ class _Writer:
 
     def _commit(self, results: Sequence[TaskResult], query_id: str, batch_id: int, offsets_digest: str | None) -> None:
         configure_worker_logging()  # the committer of a batch job is a process in which Spark has not called writer()
-        _note_generation(self._options.sink_id, results)
         summary = self._sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest=offsets_digest)
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
 
     def _abort(self, results: Sequence[TaskResult], query_id: str | None, batch_id: int) -> None:
         """Abort the batch. Never raises: Spark would show that error instead of the one that made it abort."""
         configure_worker_logging()
-        _note_generation(self._options.sink_id, results)
         try:
-            self._sink.abort(
-                results, query_id=query_id, batch_id=batch_id, generation=_next_generation(self._options.sink_id)
-            )
+            planned = None if results else planned_generation(self._options.sink_id, query_id)
+            self._sink.abort(results, query_id=query_id, batch_id=batch_id, generation=planned)
         except Exception:
             log.exception(
                 "sink %s: the leftovers of batch %d could not be aborted now; the next batch, or %s, aborts them",

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from tests.spark.sinks import SinkWorld, finish
-from tests.support.conditions import until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -82,85 +80,6 @@ def test_batches_without_rows_are_decided_too(spark: SparkSession, sqlite_world:
     world.run(df)
     assert world.values() == ["b"]
     assert world.batches() == [(0, "DONE", 0), (1, "DONE", 1)]
-
-
-LONG = 100_000  # Spark hands rows to a task's Python when it has 64 KiB of them, or all
-
-
-def before_the_last(df: DataFrame, last: str, action: Callable[[], None]) -> DataFrame:
-    """Return `df` in one partition, row by row; `action` runs before the row with the value `last`."""
-
-    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number, value in enumerate(batch.column("value").to_pylist()):
-                if value == last:
-                    action()
-                yield batch.slice(number, 1)
-
-    return df.coalesce(1).mapInArrow(rows, df.schema)
-
-
-def wait_for(file: Path) -> None:
-    """Wait in a task until the file exists."""
-    until(file.exists, 120)
-
-
-@pytest.fixture
-def long_world(spark: SparkSession, sqlite_world: SinkWorld) -> Iterator[SinkWorld]:
-    """Start a query in one batch; its task has sent its first rows before it gets the last one, `z`."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    sqlite_world.add_values("a" * LONG, "b" * LONG, "z")
-    yield sqlite_world
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
-def initials(world: SinkWorld) -> list[str]:
-    return [str(value)[0] for value in world.values()]
-
-
-def test_a_batch_that_fails_is_not_seen_and_the_next_start_writes_it(
-    spark: SparkSession, long_world: SinkWorld, tmp_path: Path
-) -> None:
-    world, go, mended = long_world, tmp_path / "go", tmp_path / "mended"
-
-    def fail() -> None:
-        wait_for(go)
-        if not mended.exists():
-            raise RuntimeError("still broken")
-
-    df = before_the_last(world.read(spark), "z", fail)
-    query = world.writer(df).start()
-    until(lambda: world.open_transactions() != [], 120)
-    go.touch()
-    with pytest.raises(StreamingQueryException, match="still broken"):
-        finish(query)
-    assert world.values() == []
-    assert set(world.statuses()) == {"ABORTED"}
-    assert world.open_transactions() == [], "readers of the topic are not held up"
-
-    mended.touch()
-    world.run(df)
-    assert initials(world) == ["a", "b", "z"]
-    assert world.batches() == [(0, "DONE", 3)]
-
-
-def test_a_query_that_is_stopped_inside_a_batch_goes_on_with_it(
-    spark: SparkSession, long_world: SinkWorld, tmp_path: Path
-) -> None:
-    world, go = long_world, tmp_path / "go"
-    df = before_the_last(world.read(spark), "z", lambda: wait_for(go))
-    query = world.writer(df).start()
-    until(lambda: world.open_transactions() != [], 120)
-    query.stop()
-    assert query.exception() is None
-    assert world.values() == []
-    assert world.open_transactions() == []
-
-    go.touch()
-    world.run(df)
-    assert initials(world) == ["a", "b", "z"]
-    assert world.batches() == [(0, "DONE", 3)]
-    assert world.open_transactions() == []
 
 
 @pytest.mark.parametrize("name", ["orders", None])

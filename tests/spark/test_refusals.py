@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_sink import DualWriteKafka, SinkError, SinkOptionError, face
+from spark_sink import DualWriteKafka, SinkError, SinkOptionError
 from spark_sink.attempt import worker
 from spark_sink.face import StreamWriter
-from spark_sink.handoff import Plan, TaskOutcome, TaskResult
 from spark_sink.options import SinkOptions, parse
 
 OPTIONS = {"sinkid": "s", "topic": "t", "kafka.bootstrap.servers": "nowhere:1", "commitstore.url": "sqlite:////s.db"}
@@ -71,31 +70,6 @@ def test_an_abort_that_fails_is_in_the_log_only(caplog: pytest.LogCaptureFixture
     StreamWriter(parse(OPTIONS), broken, None).abort([None], 3)
     assert "the leftovers of batch 3 could not be aborted now" in caplog.text
     assert "no way to the database" in caplog.text
-
-
-class Aborted:
-    """A sink that notes the generations that it was told to give up."""
-
-    def __init__(self) -> None:
-        self.generations: list[int | None] = []
-
-    def commit(self, results: object, **given: object) -> None:
-        raise SinkError("not decided")
-
-    def abort(self, results: list[TaskResult], *, generation: int | None, **given: object) -> None:
-        self.generations.append(results[0].generation if results else generation)
-
-
-def test_an_abort_without_results_is_of_the_plan_after_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(face, "_generations", {})
-    sink: Any = Aborted()
-    writer = StreamWriter(parse(OPTIONS), lambda options: sink, None)
-    writer.abort([None], 3)
-    result = TaskResult.without_attempt(TaskOutcome.EMPTY, Plan("s", 7), "q", 3)
-    with pytest.raises(SinkError, match="not decided"):
-        writer.commit([face.TaskMessage(result)], 3)
-    writer.abort([None], 4)
-    assert sink.generations == [None, 8]
 
 
 def test_columns() -> None:

@@ -22,6 +22,7 @@ from tests.support.real_kafkas import stop_shared_kafkas
 IN_ONE_JVM: Final = (
     "tests/spark/test_failure_matrix.py",
     "tests/spark/test_datasource.py",
+    "tests/spark/test_given_up.py",
     "tests/spark/test_batch.py",
     "tests/spark/test_foreach_batch.py",
     "tests/spark/test_source.py",

@@ -86,6 +86,7 @@ FILES: Final = frozenset(
         "tests/spark/test_driver_kills.py",
         "tests/spark/test_failure_matrix.py",
         "tests/spark/test_foreach_batch.py",
+        "tests/spark/test_given_up.py",
         "tests/spark/test_java.py",
         "tests/spark/test_lake_crashes.py",
         "tests/spark/test_lake_kills.py",
