@@ -18,9 +18,9 @@ from typing import Final
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.exc import DatabaseError, DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import DatabaseError, DataError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.sqlalchemy.deciding import exact_text
+from dualwrite.recipes.sqlalchemy.deciding import exact_text, is_conflict
 from spark_sink.errors import DualTableError, SinkOptionError
 from spark_sink.options import DualMode, DualTable
 from spark_sink.store.dual_columns import (
@@ -47,11 +47,12 @@ from spark_sink.store.table_catalog import (
     read_columns,
     unique_keys,
 )
+from spark_sink.store.transactions import is_unreachable
 
 _ATTEMPT, _PARTITION, _SEQ = OWN_COLUMNS
 _READABLE_LENGTH: Final = 30
 _CREATION_TRIES: Final = 5
-_REFUSALS: Final = (DataError, IntegrityError, ProgrammingError)
+_REFUSALS: Final = (DataError, IntegrityError, OperationalError, ProgrammingError)
 _TEXT: Final = ColumnType(ColumnKind.TEXT)
 _INTEGER: Final = ColumnType(ColumnKind.INTEGER)
 
@@ -308,6 +309,8 @@ class DualTableWriter:
         try:
             yield
         except _REFUSALS as error:
+            if isinstance(error, OperationalError) and (is_unreachable(error) or is_conflict(error)):
+                raise
             raise DualTableError(
                 f"the database refuses to {purpose} of dual.table={self._options.table}: {_first_line(error)}. Nothing "
                 "of the batch is visible; correct the data or the table, and start the query again"

@@ -318,7 +318,7 @@ def test_fractions_of_a_second_are_not_rounded_into_the_next_day(database: Datab
     late = dt.datetime(2020, 12, 31, 23, 59, 59, 900_000)
     whole = batch({"at": [late, None], "clock": [dt.time(1, 2, 3), None]})
     write(database, writer(), whole)
-    assert [row[0] for row in rows_of(database)] in ([late, None], [None, late])
+    assert {row[0] for row in rows_of(database)} == {late, None}
     with pytest.raises(DualTableError, match="keeps 1 digits of a second"):
         write(database, writer(), whole.set_column(0, "at", pa.array([late + dt.timedelta(microseconds=1), None])))
 
@@ -533,7 +533,7 @@ def test_a_column_that_is_dropped_under_way_stops_the_decision(database: Databas
     table.create(database.engine, rows.schema)
     stage(database, table, "won", [rows])
     run_sql(database, "ALTER TABLE target DROP COLUMN n")
-    with database.engine.connect() as conn, pytest.raises((DualTableError, sa.exc.OperationalError)):
+    with database.engine.connect() as conn, pytest.raises(DualTableError, match="refuses to move the rows"):
         table.move(conn, ["won"], rows=1)
     assert rows_of(database) == []
 
