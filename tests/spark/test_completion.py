@@ -225,18 +225,6 @@ def test_a_finisher_that_sleeps_until_the_id_has_another_holder(
     assert world.committed() == ["next holder"] if verdict is ABORT else ["next holder", "s-0-0"]
 
 
-def test_a_finisher_that_slept_before_it_took_over(world: KafkaWorld) -> None:
-    """It read its claim long ago. On tier 1 it fences a running writer, which is retried; it completes nothing."""
-    claims = prepared(world, 1)
-    store = Store()
-    world.side().end(claims, everything)
-    store.over.add(claims[0].attempt_id)
-    next_claim = claim("s-0-0", COMMIT, world.prepared(world.side(), "s-0-0", "next holder"))
-    assert endings(claims, world.side().end(claims, Rows(store.still_wanted))) == [LEFT]
-    assert endings([next_claim], world.side().end([next_claim], everything)) == [COMMITTED]
-    assert world.committed() == ["next holder", "s-0-0"]
-
-
 def test_a_writer_that_slept_takes_the_id_over_in_between(world: KafkaWorld) -> None:
     """A task leased the id long ago, was given up, and initialises between the two steps of completion."""
     claims = prepared(world, 1)
@@ -272,20 +260,6 @@ def test_a_request_that_arrives_when_the_id_has_another_holder(late_tier: Tier, 
         assert world.open_ids() == ["s-0-0"]
         assert endings(following, world.side().end(following, everything)) == [COMMITTED]
         assert world.committed() == ["first", "next"] if verdict is COMMIT else ["next"]
-
-
-def test_a_take_over_that_arrives_when_the_id_has_another_holder(newest: KafkaWorld) -> None:
-    """The take-over fences, and decides nothing (KIP-939)."""
-    claims = prepared(newest, 1, ABORT)
-    held = newest.faults.add(Fault(api="InitProducerId", action=Hold(), client_id="late"))
-    late = newest.side(kafka__client__id="late", kafka__max__block__ms=100)
-    assert endings(claims, late.end(claims, everything)) == [FAILED]
-    newest.side().end(claims, everything)
-    following = [claim("s-0-0", COMMIT, newest.prepared(newest.side(), "s-0-0", "next"))]
-    held.release()
-    until(lambda: held.held == 0)
-    assert endings(following, newest.side().end(following, everything)) == [COMMITTED]
-    assert newest.committed() == ["next"]
 
 
 # ---- Kafka's part -----------------------------------------------------------------------------------------------

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.config import ProducerConfig
 from spark_sink.errors import SinkOptionError
-from spark_sink.kafka_settings import checked_settings, in_terms_of_options, resolved
+from spark_sink.kafka_settings import checked_settings, in_terms_of_options
 
 SERVERS = {"bootstrap.servers": "h:1"}
 
@@ -28,11 +27,6 @@ ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation ssl
 ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type transaction.timeout.ms
 transaction.two.phase.commit.enable transactional.id value.serializer
 """
-
-
-def token() -> str:
-    """Return a token; an option names this function."""
-    return "t"
 
 
 @pytest.mark.parametrize(
@@ -109,35 +103,6 @@ def refusal_of(name: str) -> str:
 
 def test_no_setting_of_kafkas_producer_is_unknown() -> None:
     assert [name for name in OF_KAFKA.split() if "unknown" in refusal_of(name)] == []
-
-
-def test_the_servers_are_not_optional() -> None:
-    with pytest.raises(SinkOptionError, match=r"bootstrap\.servers is missing"):
-        checked_settings({})
-
-
-def test_no_secret_is_in_an_error() -> None:
-    for given in (
-        {"sasl.jaas.config": "org.example.LoginModule required password='hush';"},
-        {"sasl.password": "hush", "sasl.mechanism": "NONE", "security.protocol": "SASL_SSL"},
-        {"ssl.keystore.key": "hush"},
-    ):
-        with pytest.raises(SinkOptionError) as refused:
-            checked_settings(SERVERS | given)
-        assert "hush" not in str(refused.value)
-
-
-def test_tokens_come_from_a_function_that_every_process_can_import() -> None:
-    given = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauth.token.provider": f"{__name__}:token",
-    }
-    settings = checked_settings(SERVERS | given)
-    assert all(isinstance(value, str) for value in settings.values()), "they travel as texts"
-    config = ProducerConfig.parse(resolved(settings), {})
-    assert config.sasl_oauth_token_provider is not None
-    assert config.sasl_oauth_token_provider() == "t"
 
 
 @pytest.mark.parametrize(

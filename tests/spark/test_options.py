@@ -163,7 +163,9 @@ def test_secrets_are_in_no_repr() -> None:
         {"kafka.sasl.jaas.config": "com.sun.Krb5LoginModule required password=hunter2;"},
         {"kafka.sasl.password": "hunter2"},
         {"kafka.ssl.key.password": "hunter2"},
+        {"kafka.ssl.keystore.key": "hunter2"},
         {"kafka.sasl.pasword": "hunter2"},
+        {"kafka.sasl.mechanism": "NONE", "kafka.security.protocol": "SASL_SSL", "kafka.sasl.password": "hunter2"},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
@@ -281,9 +283,3 @@ def test_a_password_is_refused_where_the_store_would_keep_it(url: str) -> None:
 def test_a_catalog_has_no_effect_without_an_iceberg_table(table: str | None) -> None:
     with pytest.raises(SinkOptionError, match=r"dual\.catalog\.name has no effect"):
         with_(dual_catalog_name="x", **({} if table is None else {"dual_table": table}))
-
-
-def test_a_table_of_the_database_is_no_directory() -> None:
-    dual = with_(dual_table="orders").dual
-    assert dual is not None
-    assert dual.lake is None

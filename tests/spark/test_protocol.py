@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from dualwrite.errors import KafkaError, NotDurableError
 from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import (
-    CheckpointMismatchError,
     DecisionUnknownError,
     SinkError,
     SinkFencedError,
@@ -154,43 +153,6 @@ def test_results_that_do_not_belong_together(world: World) -> None:
             process.commit(results, 0, [9])
     assert process.commit([new], 0, [2]).aborted == 2
     world.assert_exactly_once([2])
-
-
-def test_the_same_results_may_be_committed_again(world: World) -> None:
-    process = world.process()
-    results = [process.write(process.plan(), 0, 0, [1])]
-    first = process.commit(results, 0, [1])
-    again = process.commit(results, 0, [1])
-    assert (first.decided_anew, first.records, first.committed) == (True, 1, 1)
-    assert (again.decided_anew, again.records, again.committed) == (False, 1, 0)
-    world.assert_exactly_once([1])
-
-
-def test_sql_that_fails_decides_nothing(world: World) -> None:
-    process = world.process()
-    results = [process.write(process.plan(), 0, 0, [1])]
-    seen = []
-
-    def sql(connection: sa.Connection, batch_id: int) -> None:
-        seen.append(batch_id)
-        raise LookupError("no price")
-
-    with pytest.raises(LookupError):
-        process.sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest="input", sql_fn=sql)
-    assert seen == [0]
-    process.abort(results, 0)
-    assert world.broker.open_ids == []
-    run_batch(process, 0, [1])
-    world.assert_exactly_once([1])
-
-
-def test_a_digest_of_other_offsets(world: World) -> None:
-    process = world.process()
-    process.commit([process.write(process.plan(), 0, 0, [1])], 0, [1], digest="aa")
-    replayed = process.write(process.plan(), 0, 0, [1])
-    with pytest.raises(CheckpointMismatchError):
-        process.commit([replayed], 0, [1], digest="bb")
-    assert not process.commit([replayed], 0, [1], digest="aa").decided_anew
 
 
 def test_old_batches_are_forgotten(store: CommitStore) -> None:

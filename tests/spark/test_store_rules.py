@@ -62,26 +62,6 @@ def test_what_is_retired_is_never_free_again(steps: list[tuple[bool, set[int]]])
         assert {slots.spare, *range(slots.first, 14)}.isdisjoint(retired)
 
 
-def batch(query_id: str, batch_id: int, generation: int, status: BatchStatus = BatchStatus.DONE) -> BatchRow:
-    return BatchRow("s", query_id, batch_id, status, generation, 1, 1, None, NOW, None, None)
-
-
-def test_what_is_forgotten() -> None:
-    rows = [
-        *(batch("q", number, number) for number in range(5)),
-        batch("older", 7, 0),
-        batch("job:a", 0, 10),
-        batch("job:b", 0, 11),
-        batch("q", -1, -1, BatchStatus.COMMIT),
-        batch("q", -2, -2, BatchStatus.LOST),
-    ]
-    assert sorted((row.query_id, row.batch_id) for row in expired(rows, 3)) == [("q", 0), ("q", 1)]
-    assert sorted((row.query_id, row.batch_id) for row in expired(rows, 0)) == [
-        ("job:a", 0),
-        *(("q", number) for number in range(4)),
-    ]
-
-
 def test_the_newest_version_of_a_job_is_never_forgotten() -> None:
     daily, other = query_id_of_job("daily", 3), query_id_of_job("other", None)
     known = [(daily, 1), (daily, 3), *((f"{other}{number}", 0) for number in range(5))]

@@ -10,8 +10,6 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Emulator, Listener, Sasl
 from dualwrite.errors import AuthenticationError
-from spark_sink.errors import SinkOptionError
-from spark_sink.options import parse
 from tests.apache_kafka.secured import unsecured_token
 from tests.spark.applications import ApplicationWorld
 from tests.support.topics import read_topic
@@ -43,9 +41,3 @@ def test_a_batch_is_written_with_tokens(tmp_path: Path) -> None:
         with pytest.raises(AuthenticationError):
             world.write("other", 0, [["c"]], **options("no_token"))
         engine.dispose()
-
-
-def test_the_mechanism_of_javas_msk_client_is_refused() -> None:
-    given = {"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.urlEnv": "U"}
-    with pytest.raises(SinkOptionError, match="OAUTHBEARER"):
-        parse({**given, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "AWS_MSK_IAM"})
