@@ -307,7 +307,7 @@ class CommitStore:
     # ---- WRITE ----------------------------------------------------------------------------------------------
 
     def is_decided_for(self, sink_id: str, generation: int | None, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
-        """Return whether the task's batch is decided. Raises SinkFencedError, CheckpointMismatchError."""
+        """See `TaskStore.is_decided_for`."""
         decisions = self._decided_from(sink_id, task.query_id, task.batch_id)
         nearest = sa.select(sa.func.min(self._batch.c.batch_id)).where(*decisions).scalar_subquery()
         query = sa.select(self._sink.c.generation, self._sink.c.query_id, nearest).where(
@@ -320,10 +320,7 @@ class CommitStore:
         return rules.is_decided(task.query_id, task.batch_id, decided)
 
     def lease(self, sink_id: str, generation: int | None, task: TaskIdentity) -> Lease | None:
-        """Open an attempt and lease it a transactional id; return None if the batch was decided in the meantime.
-
-        Raises SinkFencedError.
-        """
+        """See `TaskStore.lease`."""
         for _ in range(_LEASE_TRIES - 1):
             try:
                 return self._transactions.write(lambda connection: self._lease(connection, sink_id, generation, task))
@@ -379,12 +376,12 @@ class CommitStore:
         return numbers[0], leasable, frozenset(leased_id for kind, _, leased_id in rows if kind == 3)
 
     def is_open(self, attempt_id: str) -> bool:
-        """Return whether the attempt still belongs to its task."""
+        """See `TaskStore.is_open`."""
         query = sa.select(self._attempt.c.status).where(self._attempt.c.attempt_id == attempt_id)
         return self._transactions.read(lambda connection: connection.scalar(query)) == AttemptStatus.OPEN
 
     def stage(self, attempt_id: str, steps: Steps) -> None:
-        """Run `steps` in a transaction in which the attempt stays OPEN. Raises AttemptCondemnedError."""
+        """See `TaskStore.stage`."""
         query = sa.select(self._attempt.c.status).where(self._attempt.c.attempt_id == attempt_id)
 
         def locked(connection: sa.Connection) -> None:
@@ -418,7 +415,7 @@ class CommitStore:
         self._transactions.write(steps)
 
     def prepared_states(self, attempt_ids: Collection[str]) -> dict[str, PreparedTxnState]:
-        """Return the prepared states, by transactional id, of the PREPARED ones among these attempts."""
+        """See `SinkStore.prepared_states`."""
         t = self._attempt.c
         query = sa.select(t.txn_id, t.prepared_state).where(
             t.attempt_id.in_(list(attempt_ids)), t.status == after(AttemptEvent.PREPARE)
@@ -431,12 +428,7 @@ class CommitStore:
     def decide(
         self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None, last: Last | None = None
     ) -> Decided:
-        """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
-
-        `inside` runs in the transaction, unless the decision exists already; again if a deadlock undid it. Raises
-        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError, and the errors of `inside` and of
-        the database; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
-        """
+        """See `SinkStore.decide`. `inside` and `last` run again if a deadlock undid the transaction."""
         return self._transactions.decide(
             lambda connection, intact: self._decide(connection, decision, policy, _followed_by(intact, inside, last)),
             lambda: self.resolve(decision),
@@ -507,7 +499,7 @@ class CommitStore:
             )
 
     def resolve(self, decision: Decision) -> Decided | None:
-        """Find out whether a decision exists whose COMMIT got no response. None: it does not, and never will.
+        """See `SinkStore.resolve`.
 
         Waits for the lock of the sink's row until the lost transaction is committed or rolled back.
         """
@@ -522,32 +514,28 @@ class CommitStore:
         return self._transactions.write(steps)
 
     def is_decided(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """Return whether the batch is decided, durably. Raises CheckpointMismatchError if all known ones are newer."""
+        """See `SinkStore.is_decided`."""
 
         def steps(connection: sa.Connection) -> bool:
             return self._found(connection, sink_id, query_id, batch_id) is not None
 
         return self._transactions.read(steps) and self._transactions.read_durably(steps)
 
-    def condemn(
-        self, sink_id: str, *, query_id: str | None = None, batch_id: int | None = None, generation: int | None = None
-    ) -> int:
-        """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return their number.
+    def condemn(self, sink_id: str) -> int:
+        """See `OperatedStore.condemn`.
 
         The attempts of a decision have neither status, so they stay. A running driver is not fenced (only `plan` does
         that): it continues, and finds its attempts condemned.
         """
-        wanted = {"query_id": query_id, "batch_id": batch_id, "generation": generation}
-        part = [self._attempt.c[name] == value for name, value in wanted.items() if value is not None]
 
         def steps(connection: sa.Connection) -> int:
             self._locked_sink(connection, sink_id)
-            return self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink_id), *part)
+            return self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink_id))
 
         return self._transactions.write(steps)
 
     def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int) -> None:
-        """Condemn the undecided attempts of a batch and, unless it is decided, end its generation.
+        """See `SinkStore.give_up`.
 
         Spark gives a batch up while some of its tasks still run. A late task must not open another transaction, which
         would stay open until the query is started again.
@@ -570,11 +558,7 @@ class CommitStore:
     def claims(
         self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict), *, durably: bool = True
     ) -> tuple[Claim, ...]:
-        """Return the transactions that have to be completed in Kafka.
-
-        They are durable, so Kafka may be told of them; `durably=False` does not wait, for a caller that only reports
-        them. Raises NotDurableError if they might still be lost.
-        """
+        """See `ClaimStore.claims`. Raises NotDurableError if they might still be lost."""
 
         def steps(connection: sa.Connection) -> tuple[Claim, ...]:
             return tuple(
@@ -587,11 +571,7 @@ class CommitStore:
     def still_wanted(
         self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str], *, durably: bool = False
     ) -> dict[str, Prepared]:
-        """Return those of these attempts that still have the verdict in `wanted`, as their rows are now.
-
-        A prepared state may have changed: a finisher has published the transaction again. Kafka may be told of the new
-        one only if it was read `durably`, which raises NotDurableError if it might still be lost.
-        """
+        """See `ClaimStore.still_wanted`. `durably` raises NotDurableError if a prepared state might still be lost."""
         t = self._attempt.c
         query = sa.select(t.attempt_id, t.status, t.prepared_state, t.manifest).where(
             t.attempt_id.in_(list(attempt_ids))
@@ -605,12 +585,7 @@ class CommitStore:
         }
 
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
-        """Replace the transaction of a COMMITTING attempt by the one in which its records were published again.
-
-        Only if the row has `old`; durable as decisions are. Return whether the row has `new`: another finisher with the
-        same producer id and epoch may have written it. Raises DecisionUnknownError, and the database's errors, if only
-        the row can tell, later; then neither transaction may be ended.
-        """
+        """See `ClaimStore.replace`."""
         named = self._attempt.c.attempt_id == attempt_id
         committing = self._attempt.c.status == after(AttemptEvent.CHOOSE)
         update = sa.update(self._attempt).where(named, committing, self._attempt.c.prepared_state == str(old))
@@ -638,11 +613,10 @@ class CommitStore:
         return self._transactions.decide(steps, lambda: self._transactions.write(resolve))
 
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> dict[str, Ended]:
-        """Record the endings, given by attempt id; FAILED and LEFT change no status. Return them, as recorded.
+        """See `ClaimStore.record`.
 
-        COMMITTED and LOST are recorded only if the row still has the prepared state that was judged. Else they are
-        returned as LEFT: a finisher has published the transaction again. A batch with no transaction left becomes DONE,
-        one that lost a transaction becomes LOST. The ids of aborted and lost attempts are retired.
+        A batch with no transaction left becomes DONE, one that lost a transaction becomes LOST. The ids of aborted and
+        lost attempts are retired.
         """
         judged = {attempt_id: end for attempt_id, end in ended.items() if end.ending in _NAMES_ITS_PAIR}
         aborted = [attempt_id for attempt_id, end in ended.items() if end.ending is Ending.ABORTED]
@@ -735,19 +709,19 @@ class CommitStore:
     # ---- operators ------------------------------------------------------------------------------------------
 
     def sinks(self) -> list[SinkRow]:
-        """Return every sink of the store, ordered by id."""
+        """See `OperatedStore.sinks`."""
         query = sa.select(self._sink).order_by(self._sink.c.sink_id)
         return self._transactions.read(lambda connection: [sink_row(row) for row in connection.execute(query)])
 
     def batches(self, sink_id: str, statuses: Collection[BatchStatus] = tuple(BatchStatus)) -> list[BatchRow]:
-        """Return the decided batches of a sink, the newest first."""
+        """See `OperatedStore.batches`."""
         t = self._batch.c
         query = sa.select(self._batch).where(t.sink_id == sink_id, t.status.in_(list(statuses)))
         ordered = query.order_by(t.generation.desc(), t.batch_id.desc())
         return self._transactions.read(lambda connection: [batch_row(row) for row in connection.execute(ordered)])
 
     def attempts(self, sink_id: str, statuses: Collection[AttemptStatus] = tuple(AttemptStatus)) -> list[AttemptRow]:
-        """Return the attempts of a sink, ordered by generation and partition."""
+        """See `OperatedStore.attempts`."""
         t = self._attempt.c
         query = sa.select(*self._row).where(t.sink_id == sink_id, t.status.in_(list(statuses)))
         ordered = query.order_by(t.generation, t.partition_id, t.created_at)

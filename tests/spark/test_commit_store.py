@@ -395,7 +395,6 @@ def test_a_decision_is_taken_once(store: AnyStore, sink: str) -> None:
 @pytest.mark.parametrize("status", ["open", "condemned", "of another batch", "unknown"])
 def test_winners_must_be_prepared(store: AnyStore, sink: str, status: str) -> None:
     generation = plan(store, sink)
-    good = prepared(store, sink, generation)
     losers: dict[str, Callable[[], str]] = {
         "open": lambda: leased(store, sink, generation, 0, 1),
         "condemned": lambda: prepared(store, sink, generation, 0, 1),
@@ -404,7 +403,8 @@ def test_winners_must_be_prepared(store: AnyStore, sink: str, status: str) -> No
     }
     bad = losers[status]()
     if status == "condemned":
-        store.condemn(sink, query_id=QUERY, batch_id=0, generation=generation)
+        assert store.condemn(sink) == 1
+    good = prepared(store, sink, generation)
     with pytest.raises(SinkError if status == "of another batch" else AttemptCondemnedError):
         store.decide(decision(sink, generation, good, bad), FAIL)
     assert store.batches(sink) == []
@@ -623,13 +623,15 @@ def test_only_what_kafka_was_found_to_have_committed_is_acknowledged(store: AnyS
     assert leased_slots(store, sink, plan(store, sink), 1) == [1]  # an abort of the first id may be under way
 
 
-def test_a_part_of_a_sink_is_condemned(store: AnyStore, sink: str) -> None:
+def test_a_batch_is_given_up_with_its_generation(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     mine, others = leased(store, sink, generation), leased(store, sink, generation, 1)
-    assert store.condemn(sink, query_id="other", batch_id=0) == 0
-    assert store.condemn(sink, query_id=QUERY, batch_id=0, generation=generation - 1) == 0
-    assert store.condemn(sink, query_id=QUERY, batch_id=0, generation=generation) == 1
+    store.give_up(sink, query_id=QUERY, batch_id=0, generation=generation - 1)
+    assert (store.is_open(mine), store.is_open(others)) == (True, True)
+    store.give_up(sink, query_id=QUERY, batch_id=0, generation=generation)
     assert (store.is_open(mine), store.is_open(others)) == (False, True)
+    with pytest.raises(SinkFencedError):
+        store.lease(sink, generation, task(0, 1))
     assert store.condemn(sink) == 1
 
 

@@ -246,7 +246,7 @@ class SameAnswers(RuleBasedStateMachine):
             self.plan(sink, query, OnNewCheckpoint.ADOPT, None)
             before = len(self.attempts)
             self.lease(sink, query, batch, 0, 1)
-            self.condemn(sink, None, None)
+            self.condemn(sink)
             self.both(partial(_completed, sink, self.attempts[before:], Ending.ABORTED))
             before = len(self.attempts)
             self.whole_batch(sink, batch, query, 0, "7:1")
@@ -292,9 +292,9 @@ class SameAnswers(RuleBasedStateMachine):
         generation = self.generation(sink, back)
         self.both(lambda store, _: store.give_up(sink, query_id=query, batch_id=batch, generation=generation))
 
-    @rule(sink=SINKS, query=st.none() | QUERIES, batch=st.none() | BATCHES)
-    def condemn(self, sink: str, query: str | None, batch: int | None) -> None:
-        self.both(lambda store, _: store.condemn(sink, query_id=query, batch_id=batch))
+    @rule(sink=SINKS)
+    def condemn(self, sink: str) -> None:
+        self.both(lambda store, _: store.condemn(sink))
 
     @rule(sink=SINKS, keep=st.integers(1, 2))
     def prune(self, sink: str, keep: int) -> None:

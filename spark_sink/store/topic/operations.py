@@ -295,9 +295,9 @@ def is_decided(rows: SinkRows, query_id: str, batch_id: int) -> Step[bool]:
     return known(rows.found(query_id, batch_id) is not None)
 
 
-def condemn(rows: SinkRows, query_id: str | None, batch_id: int | None, generation: int | None) -> Step[int]:
-    """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; answer their number."""
-    puts = _condemned(_part(rows, query_id, batch_id, generation))
+def condemn(rows: SinkRows) -> Step[int]:
+    """See `OperatedStore.condemn`."""
+    puts = _condemned(rows.live())
     return Step(lambda _: len(puts), _excluding_all(puts) if puts else None)
 
 
@@ -305,20 +305,11 @@ def give_up(rows: SinkRows, query_id: str, batch_id: int, generation: int) -> St
     """See `SinkStore.give_up`."""
     if not rows.exists:
         return known(None)
-    puts = _condemned(_part(rows, query_id, batch_id, generation))
+    given_up = (query_id, batch_id, generation)
+    puts = _condemned(row for row in rows.live() if (row.query_id, row.batch_id, row.generation) == given_up)
     if rows.generation == generation and rows.found(query_id, batch_id) is None:
         puts.append(_sink_put(generation=(rows.generation or 0) + 1))
     return Step(lambda _: None, _excluding_all(puts) if puts else None)
-
-
-def _part(rows: SinkRows, query_id: str | None, batch_id: int | None, generation: int | None) -> list[AttemptRow]:
-    return [
-        row
-        for row in rows.live()
-        if query_id in (None, row.query_id)
-        and batch_id in (None, row.batch_id)
-        and generation in (None, row.generation)
-    ]
 
 
 # ---- FINISH -----------------------------------------------------------------------------------------------------

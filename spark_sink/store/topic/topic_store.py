@@ -189,11 +189,9 @@ class TopicStore:
         """See `SinkStore.is_decided`."""
         return self._do(sink_id, lambda rows: operations.is_decided(rows, query_id, batch_id))
 
-    def condemn(
-        self, sink_id: str, *, query_id: str | None = None, batch_id: int | None = None, generation: int | None = None
-    ) -> int:
-        """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return their number."""
-        return self._do(sink_id, lambda rows: operations.condemn(rows, query_id, batch_id, generation))
+    def condemn(self, sink_id: str) -> int:
+        """See `OperatedStore.condemn`."""
+        return self._do(sink_id, operations.condemn)
 
     def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int) -> None:
         """See `SinkStore.give_up`."""
