@@ -311,12 +311,6 @@ MUTANTS: Final = (
         "        connection.pgconn.consume_input()\n",
         "recipes/test_psycopg.py::test_a_connection_that_the_server_has_ended_gets_no_commit",
     ),
-    Mutant(
-        "dualwrite/recipes/psycopg/driver.py",
-        'if not hasattr(select, "epoll"):',
-        "if True:",
-        "recipes/test_psycopg_reader.py",
-    ),
     # the message that writes the row and commits
     Mutant(
         "dualwrite/recipes/sql/postgres.py",

@@ -37,7 +37,7 @@ def test_begin_is_sent_by_start_query_with_the_command_of_the_connection(connect
 
 @pytest.mark.parametrize("connection_class", CONNECTIONS)
 def test_all_that_is_sent_is_waited_for_by_the_connection(connection_class: type[Any]) -> None:
-    """`SocketReader` and `uncancelled` replace `wait` on one connection."""
+    """`uncancelled` replaces `wait` on one connection."""
     assert list(inspect.signature(connection_class.wait).parameters)[:2] == ["self", "gen"]
     for method in (connection_class.commit, connection_class.rollback):
         assert "self.wait(" in source(method)
@@ -63,7 +63,6 @@ def test_a_pool_configures_its_connections_by_a_function(pool_class: type[Any]) 
 
 def test_the_generators_and_waits_that_are_driven_here() -> None:
     assert callable(generators.execute)
-    assert (waiting.WAIT_R, waiting.READY_R) == (1, 1)
     assert callable(waiting.wait)
     assert inspect.iscoroutinefunction(waiting.wait_async)
     assert int(pq.TransactionStatus.IDLE) == 0

@@ -22,17 +22,13 @@ async def _close(connection: Any) -> None:
     driver.unwrapped(connection).terminate()
 
 
-def _forget(connection: Any) -> None:
-    """Do nothing: a lost connection has no resources left."""
-
-
 def _is_idle(connection: Any) -> bool:
     """Return whether a connection is in no transaction, and has none to come, as after a cancelled BEGIN."""
     return driver.is_idle(connection) and not driver.is_cancelling(connection)
 
 
 def _kept(make: Callable[[], Any], most: int) -> KeptConnections:
-    return KeptConnections(make, is_idle=_is_idle, close=_close, forget=_forget, most=most)
+    return KeptConnections(make, is_idle=_is_idle, close=_close, most=most)
 
 
 class PooledConnections:

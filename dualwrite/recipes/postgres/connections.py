@@ -50,8 +50,7 @@ class Connections(Protocol):
 class KeptConnections:
     """Connections that are opened when needed; at most `most` are kept for later. Thread-safe.
 
-    `is_idle` tests whether a connection is open and in no transaction, and `close` closes one. `forget` is called with
-    a connection that was lost while kept, and in a forked child with those of the parent.
+    `is_idle` tests whether a connection is open and in no transaction, and `close` closes one.
     """
 
     def __init__(
@@ -60,13 +59,11 @@ class KeptConnections:
         *,
         is_idle: Callable[[Any], bool],
         close: Callable[[Any], Awaitable[None]],
-        forget: Callable[[Any], None],
         most: int = 1,
     ) -> None:
         self._connect = connect
         self._is_idle = is_idle
         self._close = close
-        self._forget = forget
         self._most = most
         self.attempts: Final = most + 1
         self._kept: list[Any] = []
@@ -80,8 +77,6 @@ class KeptConnections:
         kept = self._take()
         if kept is not None and self._is_idle(kept):
             return kept
-        if kept is not None:
-            self._forget(kept)
         return await settled(self._connect())
 
     async def release(self, connection: Any) -> None:
@@ -102,7 +97,6 @@ class KeptConnections:
         if os.getpid() != self._process_id:  # forked: the sockets are the parent's
             self._process_id = os.getpid()
             for kept in self._kept:
-                self._forget(kept)
                 abandon(kept)
             self._kept.clear()
         try:

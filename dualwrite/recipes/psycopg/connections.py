@@ -16,16 +16,15 @@ from dualwrite.recipes.postgres.connections import (
     settled,
 )
 from dualwrite.recipes.psycopg.connection_guard import is_idle
-from dualwrite.recipes.psycopg.driver import AnyConnection, closed, configure_function, read_by_its_loop
+from dualwrite.recipes.psycopg.driver import AnyConnection, configure_function
 
 
 async def _close(connection: Any) -> None:
     await settled(connection.close())
-    closed(connection)
 
 
 def _kept(make: Callable[[], Any], most: int) -> KeptConnections:
-    return KeptConnections(make, is_idle=is_idle, close=_close, forget=closed, most=most)
+    return KeptConnections(make, is_idle=is_idle, close=_close, most=most)
 
 
 class PooledConnections:
@@ -67,8 +66,7 @@ def connections_from(
     if isinstance(source, str):
         # In autocommit mode we send BEGIN ourselves, in one round trip with the mark.
         async def make() -> Any:
-            made = await settled(connect(source, autocommit=True, prepare_threshold=prepare_threshold))
-            return read_by_its_loop(made)
+            return await settled(connect(source, autocommit=True, prepare_threshold=prepare_threshold))
 
         return _kept(make, most_kept)
     if _is_pool(source):

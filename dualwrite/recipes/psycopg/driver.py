@@ -1,26 +1,22 @@
 """All access to psycopg past its public interface, and the reasons for it.
 
-Four things, each on one connection at a time:
+Three things, each on one connection at a time:
 
 * `executed` executes a statement of ours without a cursor, but prepares it where psycopg would;
-* `SocketReader` lets the event loop watch the socket of an AsyncConnection permanently, instead of anew for each wait;
 * `standby_wait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
   `CommitMessage` sends it together with the write of the state;
 * `mark_next_begin` makes the BEGIN that psycopg sends by itself set the mark of the transaction.
 
-Everything that psycopg sends goes through `connection.wait`, which `SocketReader` and `uncancelled` replace;
-`CommitMessage` replaces `connection.commit`, and `mark_next_begin` replaces `connection._start_query`.
+Everything that psycopg sends goes through `connection.wait`, which `uncancelled` replaces; `CommitMessage` replaces
+`connection.commit`, and `mark_next_begin` replaces `connection._start_query`.
 `tests/unit/test_psycopg_internals.py` fails when psycopg changes internals that this module relies on.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import select
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import TracebackType
@@ -31,7 +27,6 @@ from psycopg import generators, pq, waiting
 from psycopg._preparing import Prepare
 from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
-from psycopg.waiting import READY_R, WAIT_R, wait_async
 
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
@@ -197,189 +192,6 @@ def is_between_statements(connection: AnyConnection) -> bool:
     )
 
 
-# ---- how our AsyncConnections wait --------------------------------------------------------------------------------
-
-# psycopg registers the socket for each wait and unregisters it afterwards, which with uvloop takes ten system calls: a
-# third of the cost of a short statement. Here the loop watches a duplicate of the socket for as long as the connection
-# is kept. A duplicate, because psycopg may close its own at any time, and the operating system must not assign a file
-# descriptor that the loop still watches to another socket.
-#
-# On Linux the loop watches the duplicate through an epoll instance. libuv stops watching a socket that has an error,
-# such as ECONNRESET from a server that closed the connection with a statement unread. uvloop then calls the reader once
-# and never again: a caller that has read the server's last message would wait forever for the end. An epoll instance
-# has no errors; it is readable as long as an event is pending in it.
-#
-# psycopg's own `wait` handles everything else, such as a full send buffer, a time limit or a cancellation.
-
-_READER: Final = "_dualwrite_reader"  # the attribute of a connection that holds its reader
-
-WAIT_INTERVAL_S: Final = 0.1
-"""How often psycopg's own wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
-
-_MOST_UNWANTED: Final = 1
-"""asyncio's loop may report the socket once more before the task that it woke up reads the data."""
-
-
-class SocketReader:
-    """Wakes the task that waits on one connection."""
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = weakref.ref(
-            connection
-        )  # weak, because the loop references this object, and must not keep the connection alive
-        self._loop = asyncio.get_running_loop()
-        self._socket: int | None = os.dup(connection.pgconn.socket)
-        try:
-            self._watched = epoll_of(self._socket)
-        except OSError:  # too many open files
-            os.close(self._socket)
-            raise
-        self._process_id = os.getpid()
-        self._is_registered = False
-        self._unwanted = 0
-        self._waiter: asyncio.Future[None] | None = None
-        weakref.finalize(connection, self._abandoned).atexit = False
-        vars(connection).update({_READER: self, "wait": self.wait})
-
-    async def wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        """Wait as `AsyncConnection.wait` does."""
-        connection = self._connection()
-        assert connection is not None, "the connection is the caller"
-        is_plain = not arguments and not keywords  # such as a time limit
-        if not is_plain or self._waiter is not None or asyncio.get_running_loop() is not self._loop:
-            return await _psycopgs_wait(connection, generator, *arguments, **keywords)
-        try:
-            wanted = next(generator)
-            while wanted == WAIT_R:
-                try:
-                    await self._readable()
-                finally:
-                    self._waiter = None
-                wanted = generator.send(READY_R)
-        except StopIteration as ended:
-            return ended.value
-        except (asyncio.CancelledError, KeyboardInterrupt) as interruption:
-            return await _psycopgs_wait(connection, _Waiting(generator, WAIT_R, interruption))
-        return await _psycopgs_wait(connection, _Waiting(generator, wanted))
-
-    async def wait_uncancelled(self, generator: PQGen[Any]) -> Any:
-        """Wait without sending a cancel request on an interruption, which leaves the connection unusable."""
-        connection = self._connection()
-        assert connection is not None, "the connection is the caller"
-        try:
-            wanted = next(generator)
-            while wanted == WAIT_R and self._waiter is None and asyncio.get_running_loop() is self._loop:
-                try:
-                    await self._readable()
-                finally:
-                    self._waiter = None
-                wanted = generator.send(READY_R)
-        except StopIteration as ended:
-            return ended.value
-        waits: Any = _Waiting(generator, wanted)
-        return await wait_async(waits, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
-
-    def _readable(self) -> asyncio.Future[None]:
-        """Return a future that ends when the socket is readable. The caller awaits it, and forgets the waiter."""
-        if not self._is_registered:
-            if self._socket is None:
-                raise psycopg.OperationalError("the connection is closed")
-            self._loop.add_reader(self._watched, self._on_readable)
-            self._is_registered = True
-        waiter = self._waiter = self._loop.create_future()
-        return waiter
-
-    def _on_readable(self) -> None:
-        if self._waiter is None:
-            self._on_unwanted()
-            return
-        self._unwanted = 0
-        if not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _on_unwanted(self) -> None:
-        """Handle a message from the server, or the end of the connection, while no task waits."""
-        self._unwanted += 1
-        if self._unwanted > _MOST_UNWANTED:
-            self._unwanted = 0
-            self._unregister()
-
-    def _unregister(self) -> None:
-        """Stop watching the socket until a task waits again."""
-        if self._is_registered and self._socket is not None:
-            self._is_registered = False
-            self._loop.remove_reader(self._watched)
-
-    def end(self) -> None:
-        """Stop watching a closed connection. Call it in the loop, or after its end; harmless when repeated."""
-        if self._socket is None:
-            return
-        # A forked child shares the epoll instance of its parent's loop, and must not change it.
-        if os.getpid() == self._process_id and not self._loop.is_closed():
-            self._unregister()
-        if self._watched != self._socket:
-            os.close(self._watched)
-        os.close(self._socket)
-        self._socket = None
-
-    def _abandoned(self) -> None:
-        """Stop watching a connection that was garbage-collected without being closed. Called in any thread."""
-        if os.getpid() != self._process_id or self._loop.is_closed():
-            self.end()
-        elif self._socket is not None:
-            self._loop.call_soon_threadsafe(self.end)
-
-
-def epoll_of(socket: int) -> int:
-    """Return an epoll instance that is readable when `socket` is or has failed; without epoll, the socket itself."""
-    if not hasattr(select, "epoll"):
-        return socket
-    epoll = select.epoll()
-    epoll.register(socket, select.EPOLLIN)
-    watched = os.dup(
-        epoll.fileno()
-    )  # kept as a descriptor, which a forked child can close without changing the instance
-    epoll.close()
-    return watched
-
-
-def read_by_its_loop(connection: Any) -> Any:
-    """Make an AsyncConnection wait by a `SocketReader`, in the running loop, until `closed`. Return the connection."""
-    if isinstance(connection, psycopg.AsyncConnection) and os.name == "posix":  # elsewhere a socket is no file
-        SocketReader(connection)
-    return connection
-
-
-def closed(connection: Any) -> None:
-    """Stop watching a connection; call it after every close. Harmless when repeated."""
-    reader = vars(connection).get(_READER)
-    if reader is not None:
-        reader.end()
-
-
-class _Waiting:
-    """A psycopg generator that is already waiting, to pass to psycopg's own `wait`."""
-
-    __slots__ = ("_generator", "_interruption", "_wanted")
-
-    def __init__(self, generator: PQGen[Any], wanted: int, interruption: BaseException | None = None) -> None:
-        self._generator = generator
-        self._wanted = wanted
-        self._interruption = interruption
-
-    def __next__(self) -> int:
-        interruption, self._interruption = self._interruption, None
-        if interruption is not None:
-            raise interruption
-        return self._wanted
-
-    def send(self, ready: int) -> Any:
-        return self._generator.send(ready)
-
-
-_psycopgs_wait: Final[Callable[..., Any]] = psycopg.AsyncConnection.wait
-
-
 # ---- a COMMIT that decides -----------------------------------------------------------------------------------------
 
 # With synchronous replication COMMIT waits for a standby after it took effect on the primary. A cancel request ends
@@ -387,6 +199,9 @@ _psycopgs_wait: Final[Callable[..., Any]] = psycopg.AsyncConnection.wait
 # failover would lose. psycopg sends such a request when a wait is interrupted. Here the connection is dropped instead.
 # The server then keeps waiting with the row locked, so that no transaction reads data that is not durable.
 
+
+WAIT_INTERVAL_S: Final = 0.1
+"""How often psycopg's wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
 
 _STANDBY: Final = "_dualwrite_standby"  # the attribute of a connection that holds its StandbyWait
 
@@ -427,11 +242,7 @@ def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
 
 
 async def _await_or_drop(connection: psycopg.AsyncConnection[Any], generator: PQGen[ResultT]) -> ResultT:
-    reader: SocketReader | None = vars(connection).get(_READER)
     try:
-        if reader is not None:
-            answer: ResultT = await reader.wait_uncancelled(generator)
-            return answer
         return await waiting.wait_async(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
     except BaseException as error:
         _drop_if_interrupted(connection, error)
@@ -441,7 +252,6 @@ async def _await_or_drop(connection: psycopg.AsyncConnection[Any], generator: PQ
 def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> None:
     if not isinstance(error, Exception):
         connection.pgconn.finish()
-        closed(connection)
 
 
 class CommitMessage:

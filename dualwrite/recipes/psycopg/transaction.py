@@ -21,7 +21,6 @@ from dualwrite.recipes.psycopg.driver import (
     answered,
     assert_not_lost,
     begin_statement,
-    closed,
     executed,
     first_text,
     pyformat,
@@ -100,7 +99,6 @@ class PsycopgTransaction(PostgresTransaction):
 
     def _drop(self) -> None:
         self.connection.pgconn.finish()  # `connection.close()` might return it to a pool
-        closed(self.connection)
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
