@@ -61,11 +61,6 @@ def unwrapped(connection: Any) -> Any:
     return raw
 
 
-def is_connection(candidate: Any) -> bool:
-    """Return whether a block can run on an object: on a connection, or on a pool's proxy of one."""
-    return isinstance(candidate, asyncpg.Connection)
-
-
 def is_idle(raw: Any) -> bool:
     """Return whether a connection is open and in no transaction, according to the server's latest response."""
     return not raw.is_closed() and not raw.is_in_transaction()
@@ -102,10 +97,9 @@ async def connected_as_by(pool: Any) -> Any:
 _read_committed: Final[WeakSet[Any]] = WeakSet()
 
 
-def begin_at_read_committed(raw: Any) -> Any:
-    """Let our transactions on a connection run at READ COMMITTED, regardless of its default. Return the connection."""
+def begin_at_read_committed(raw: Any) -> None:
+    """Let our transactions on a connection run at READ COMMITTED, regardless of its default."""
     _read_committed.add(raw)
-    return raw
 
 
 def begin_statement(raw: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
@@ -15,7 +15,7 @@ from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
-from dualwrite.recipes.postgres.connections import Connections
+from dualwrite.recipes.postgres.connections import Connections, KeptConnections, MadeConnections, settled
 from dualwrite.recipes.postgres.transaction import TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import checked_schema
@@ -36,25 +36,73 @@ class Driver(ABC):
     name: BackendName
     connection_name: str
     """The name of a connection in error messages."""
+    sources: str
+    """The possible sources of a writer, in error messages."""
+    database: Callable[..., PostgresDatabase[Any]]
+    """Returns the database on connections; the options are those of `PostgresDatabase`."""
 
-    @abstractmethod
-    def is_connection(self, bind: Any) -> bool:
-        """Return whether `bind` is a connection on which a block can run."""
-
-    @abstractmethod
     def connections_from(self, source: Any, *, most_kept: int) -> Connections:
-        """Return the connections of a source. Raises ConfigError for an unknown kind of source."""
+        """Return the connections of a conninfo, a pool or a function. Raises ConfigError for anything else."""
+        if isinstance(source, str):
+            return self._kept(partial(self._connect, source), most_kept)
+        if self._is_pool(source):
+            return self._connections_of(source)
+        if callable(source):
+            return MadeConnections(source, self._close)
+        raise ConfigError(f"the database of {self.sources}, not {source!r}")
 
-    @abstractmethod
     def connections_beside(self, source: Any, *, most_kept: int) -> Connections:
         """Return connections to the same database as `connections_from(source)` that blocks do not use.
 
         Blocks may hold all of the other connections while they wait for statements on these.
         """
 
+        async def make() -> Any:
+            if isinstance(source, str):
+                connection = await settled(self._connect(source))
+            elif self._is_pool(source):
+                connection = await self._connect_as(source)
+            else:
+                connection = await settled(source())
+            await self._prepare_beside(connection)
+            return connection
+
+        return self._kept(make, most_kept)
+
+    def _kept(self, make: Callable[[], Any], most: int) -> KeptConnections:
+        return KeptConnections(make, is_idle=self._is_idle, close=self._close, most=most)
+
     @abstractmethod
-    def database(self, connections: Connections, **options: Any) -> PostgresDatabase[Any]:
-        """Return the database on connections; the options are those of `PostgresDatabase`."""
+    def is_connection(self, bind: Any) -> bool:
+        """Return whether `bind` is a connection on which a block can run."""
+
+    @abstractmethod
+    def _is_pool(self, source: Any) -> bool:
+        """Return whether a source is a connection pool."""
+
+    @abstractmethod
+    def _connections_of(self, pool: Any) -> Connections:
+        """Return the connections of a pool, which the caller opens and closes."""
+
+    @abstractmethod
+    def _connect(self, conninfo: str) -> Any:
+        """Open a connection for blocks; the result may be an awaitable of it."""
+
+    @abstractmethod
+    async def _connect_as(self, pool: Any) -> Any:
+        """Open a connection like those of a pool, but outside of it."""
+
+    @abstractmethod
+    async def _prepare_beside(self, connection: Any) -> None:
+        """Let transactions of ours on a connection run at READ COMMITTED."""
+
+    @abstractmethod
+    def _is_idle(self, connection: Any) -> bool:
+        """Return whether a connection is open and in no transaction."""
+
+    @abstractmethod
+    async def _close(self, connection: Any) -> None:
+        """Close a connection."""
 
 
 class PostgresBackend(Generic[ConnectionT, TxT]):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, Final, Protocol
+from typing import Any
 
 # Connections of the parent process, kept alive so that the child's garbage collector does not close them.
 _abandoned: list[Any] = []
@@ -24,30 +25,33 @@ async def settled(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
-class Connections(Protocol):
-    """A source of connections."""
+class Connections(ABC):
+    """A source of connections. This class keeps none."""
+
+    are_limited = False
+    """Whether `acquire` may have to wait for a released connection."""
 
     @property
     def attempts(self) -> int:
         """The number of connections to acquire until one is certainly newer than the database's last restart."""
+        return 1
 
-    @property
-    def are_limited(self) -> bool:
-        """Whether `acquire` may have to wait for a released connection."""
-
+    @abstractmethod
     async def acquire(self) -> Any: ...
 
+    @abstractmethod
     async def release(self, connection: Any) -> None:
         """Take back a connection that is idle or closed."""
 
     def keep(self, connection: Any) -> bool:
         """Release an idle connection. Return False, and do nothing, if that would have to wait."""
+        return False
 
-    async def close(self) -> None:
-        """Close the kept connections."""
+    async def close(self) -> None:  # noqa: B027 - most keep none
+        """Close the kept connections; those of a caller's pool belong to the caller."""
 
 
-class KeptConnections:
+class KeptConnections(Connections):
     """Connections that are opened when needed; at most `most` are kept for later. Thread-safe.
 
     `is_idle` tests whether a connection is open and in no transaction, and `close` closes one.
@@ -65,13 +69,12 @@ class KeptConnections:
         self._is_idle = is_idle
         self._close = close
         self._most = most
-        self.attempts: Final = most + 1
         self._kept: list[Any] = []
         self._process_id = os.getpid()
 
     @property
-    def are_limited(self) -> bool:
-        return False
+    def attempts(self) -> int:
+        return self._most + 1
 
     async def acquire(self) -> Any:
         kept = self._take()
@@ -105,29 +108,15 @@ class KeptConnections:
             return None
 
 
-class MadeConnections:
+class MadeConnections(Connections):
     """Connections made by a function of the caller; each is closed after use."""
 
     def __init__(self, make: Callable[[], Any], close: Callable[[Any], Awaitable[None]]) -> None:
         self._make = make
         self._close = close
 
-    @property
-    def attempts(self) -> int:
-        return 1
-
-    @property
-    def are_limited(self) -> bool:
-        return False
-
     async def acquire(self) -> Any:
         return await settled(self._make())
 
     async def release(self, connection: Any) -> None:
         await self._close(connection)
-
-    def keep(self, connection: Any) -> bool:
-        return False
-
-    async def close(self) -> None:
-        """Close nothing: no connection is kept."""

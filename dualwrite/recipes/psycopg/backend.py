@@ -5,23 +5,31 @@ from __future__ import annotations
 from typing import Any, Final
 
 import psycopg
+from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
+from dualwrite.guarded import cleaning_up_after
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.postgres.backend import Driver
-from dualwrite.recipes.postgres.connections import Connections
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
-from dualwrite.recipes.psycopg.connections import connections_beside, connections_from
-from dualwrite.recipes.psycopg.driver import AnyConnection
+from dualwrite.recipes.postgres.connections import Connections, settled
+from dualwrite.recipes.psycopg.connection_guard import is_idle
+from dualwrite.recipes.psycopg.driver import AnyConnection, configure_function
+from dualwrite.recipes.psycopg.transaction import PsycopgDatabase
 
 
 class PsycopgDriver(Driver):
     """psycopg, with the class of its connections for threads or for asyncio."""
 
     name = BackendName.PSYCOPG
+    sources = "a PsycopgDualWriter is a conninfo, a psycopg_pool.ConnectionPool or a function that makes connections"
+    database = PsycopgDatabase
 
     def __init__(self, connection_class: type[AnyConnection], prepare_threshold: int | None = None) -> None:
-        """Set the class of connections, and their psycopg setting `prepare_threshold`."""
+        """Set the class of connections, and their psycopg setting `prepare_threshold`.
+
+        By default no statements are prepared: if PgBouncer gives each transaction another server connection, the name
+        of a prepared statement may refer to a statement of another client there, which would be executed instead.
+        """
         self._connection_class = connection_class
         self._prepare_threshold = prepare_threshold
         self.connection_name = f"a psycopg.{connection_class.__name__}"
@@ -39,17 +47,64 @@ class PsycopgDriver(Driver):
     def is_connection(self, bind: Any) -> bool:
         return isinstance(bind, self._connection_class)
 
-    def connections_from(self, source: Any, *, most_kept: int) -> Connections:
-        return connections_from(source, self._connect, most_kept=most_kept, prepare_threshold=self._prepare_threshold)
+    def _is_pool(self, source: Any) -> bool:
+        return hasattr(source, "getconn") and hasattr(source, "putconn")
 
-    def connections_beside(self, source: Any, *, most_kept: int) -> Connections:
-        return connections_beside(source, self._connect, most_kept=most_kept, prepare_threshold=self._prepare_threshold)
+    def _connections_of(self, pool: Any) -> Connections:
+        return PooledConnections(pool)
 
-    def _connect(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._connection_class.connect(*arguments, **keywords)
+    def _connect(self, conninfo: str) -> Any:
+        # In autocommit mode we send BEGIN ourselves, in one round trip with the mark.
+        return self._connection_class.connect(conninfo, autocommit=True, prepare_threshold=self._prepare_threshold)
 
-    def database(self, connections: Connections, **options: Any) -> PsycopgDatabase:
-        return PsycopgDatabase(connections, **options)
+    async def _connect_as(self, pool: Any) -> Any:
+        conninfo, keywords = await _setting_of(pool.conninfo), await _setting_of(pool.kwargs)
+        connection = await settled(pool.connection_class.connect(conninfo or "", **(keywords or {})))
+        configure = configure_function(pool)
+        if configure is not None:
+            await settled(configure(connection))
+        return connection
+
+    async def _prepare_beside(self, connection: Any) -> None:
+        connection.prepare_threshold = self._prepare_threshold
+        try:
+            await settled(connection.set_autocommit(True))
+            await settled(connection.set_isolation_level(IsolationLevel.READ_COMMITTED))
+        except BaseException as error:
+            with cleaning_up_after(error):
+                await settled(connection.close())
+            raise
+
+    def _is_idle(self, connection: Any) -> bool:
+        return is_idle(connection)
+
+    async def _close(self, connection: Any) -> None:
+        await settled(connection.close())
+
+
+async def _setting_of(setting: Any) -> Any:
+    """Return a setting of a psycopg_pool, which may be a function that returns the setting."""
+    return await settled(setting()) if callable(setting) else setting
+
+
+class PooledConnections(Connections):
+    """Connections of a `psycopg_pool` for threads or for asyncio."""
+
+    are_limited = True
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @property
+    def attempts(self) -> int:
+        return int(self._pool.max_size) + 1
+
+    async def acquire(self) -> AnyConnection:
+        connection: AnyConnection = await settled(self._pool.getconn())
+        return connection
+
+    async def release(self, connection: AnyConnection) -> None:
+        await settled(self._pool.putconn(connection))
 
 
 BLOCKING: Final = PsycopgDriver(psycopg.Connection)

@@ -1,4 +1,4 @@
-"""The database transaction of a dual write on PostgreSQL with psycopg; one implementation for threads and asyncio."""
+"""The database transaction of a dual write on PostgreSQL with psycopg, and the database, for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections, settled
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.connection_guard import IDLE, Watch, assert_can_begin, is_busy
@@ -23,6 +24,7 @@ from dualwrite.recipes.psycopg.driver import (
     begin_statement,
     executed,
     first_text,
+    isolation_name,
     pyformat,
 )
 from dualwrite.recipes.psycopg.own_adapters import cursor_of, encoding_of
@@ -151,3 +153,14 @@ class PsycopgTransaction(PostgresTransaction):
             with connection.lock:
                 answer = connection.wait(steps)
         return answer
+
+
+class PsycopgDatabase(PostgresDatabase[PsycopgTransaction]):
+    """`Database` on psycopg's connections."""
+
+    errors = (psycopg.Error,)
+    transaction_class = PsycopgTransaction
+
+    async def _isolation_of(self, connection: AnyConnection) -> str | None:
+        level = connection.isolation_level
+        return None if level is None else isolation_name(level)

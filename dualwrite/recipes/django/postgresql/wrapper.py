@@ -14,9 +14,8 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.django.forks import abandon, in_each_child
 from dualwrite.recipes.django.transaction import Begun, Pool
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.connection_guard import watched_cursor
-from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
+from dualwrite.recipes.psycopg.transaction import PsycopgDatabase, PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, quoted
 from dualwrite.recipes.sql.postgres_steps import Pin
