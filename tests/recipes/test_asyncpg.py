@@ -434,9 +434,9 @@ async def test_a_transaction_that_was_ended_past_the_guard(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch, ending: str, under_the_lock: bool
 ) -> None:
     """The message of COMMIT proves that it is the block's transaction, under its lock."""
-    genuine = driver.CommitMessage.send
+    genuine = driver.AsyncpgCommitMessage.send
 
-    async def end_before(message: driver.CommitMessage) -> None:
+    async def end_before(message: driver.AsyncpgCommitMessage) -> None:
         if under_the_lock:
             await driver.execute(message.raw, ending)
         await genuine(message)
@@ -444,7 +444,7 @@ async def test_a_transaction_that_was_ended_past_the_guard(
     async with scenario.awaited_writer() as writer:
         await writer.recover()
         with monkeypatch.context() as patched:
-            patched.setattr(driver.CommitMessage, "send", end_before)
+            patched.setattr(driver.AsyncpgCommitMessage, "send", end_before)
             with pytest.raises(TransactionEndedInsideError):
                 async with writer.transaction() as tx:
                     await put(tx, scenario, 1)

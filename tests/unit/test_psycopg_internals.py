@@ -36,14 +36,8 @@ def test_begin_is_sent_by_start_query_with_the_command_of_the_connection(connect
 
 
 @pytest.mark.parametrize("connection_class", CONNECTIONS)
-def test_all_that_is_sent_is_waited_for_by_the_connection(connection_class: type[Any]) -> None:
-    """`uncancelled` replaces `wait` on one connection."""
+def test_a_connection_waits_for_a_generator(connection_class: type[Any]) -> None:
     assert list(inspect.signature(connection_class.wait).parameters)[:2] == ["self", "gen"]
-    for method in (connection_class.commit, connection_class.rollback):
-        assert "self.wait(" in source(method)
-    cursor_class = psycopg.AsyncCursor if connection_class is psycopg.AsyncConnection else psycopg.Cursor
-    for method in (cursor_class.execute, cursor_class.executemany):
-        assert "self._conn.wait(" in source(method)
 
 
 @pytest.mark.parametrize("connection_class", CONNECTIONS)

@@ -193,7 +193,7 @@ def test_an_error_past_sqlalchemy_is_raised_as_sqlalchemy_would() -> None:
 
 @pytest.mark.parametrize("kind", [psycopg.Connection, psycopg.AsyncConnection])
 def test_the_dialect_commits_by_commit_of_psycopgs_connection(kind: type[Any]) -> None:
-    """Which `CommitMessage` replaces; on an AsyncConnection the result is awaited."""
+    """Which `PsycopgCommitMessage` replaces; on an AsyncConnection the result is awaited."""
     dialect = inspect.getsource(sa.dialects.postgresql.psycopg.PGDialect_psycopg.do_commit)
     assert "dbapi_connection.commit()" in dialect
     adapted = inspect.getsource(sa.dialects.postgresql.psycopg.AsyncAdapt_psycopg_connection.commit)

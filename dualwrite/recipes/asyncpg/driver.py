@@ -13,7 +13,6 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -21,7 +20,7 @@ import asyncpg
 
 from dualwrite.errors import StateTableError, TransactionDoomedError
 from dualwrite.recipes.core.waiting import interrupted_by
-from dualwrite.recipes.sql.commit_message import Refusals, assert_committed, refusal_in
+from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -226,25 +225,18 @@ def _numbered(sql: str) -> tuple[str, Sequence[str]]:
 # ---- a COMMIT that decides -----------------------------------------------------------------------------------------
 
 
-class CommitMessage:
-    """A message that ends in COMMIT, and its outcome; `refusals` are those of `refusal_in`.
+class AsyncpgCommitMessage(CommitMessage):
+    """A message that takes the place of the COMMIT of asyncpg's own `Transaction.commit()` inside a `with`.
 
     asyncpg sends a cancel request when a wait is cancelled or takes too long, and that may end the wait of COMMIT for a
     synchronous standby (`psycopg/driver.py` says why it must not). So a cancellation drops the connection instead, and
     there is no time limit.
-
-    Inside a `with` it takes the place of the COMMIT that asyncpg's own `Transaction.commit()` sends.
     """
 
     def __init__(self, raw: Any, sql: str, token: str, refusals: Refusals) -> None:
+        super().__init__(sql, token, refusals)
         self.raw = raw
-        self._sql = sql
-        self._token = token
-        self._refusals = refusals
         self._in_front: _InsteadOfCommit | None = None
-        self.was_committed = False
-        self.was_refused = False
-        self.was_given_up = False
 
     def __enter__(self) -> Self:
         if not self.raw.is_closed():
@@ -252,13 +244,7 @@ class CommitMessage:
             put_in_front(self.raw, self._in_front)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.let_go()
-
     def let_go(self) -> None:
-        """Let asyncpg's own COMMIT be sent again; harmless when repeated."""
         if self._in_front is not None:
             take_away(self.raw, self._in_front)
 
@@ -277,11 +263,8 @@ class CommitMessage:
             if not _is_listening(raw, self._on_message):
                 self.was_given_up = True  # another task called reset(), which removes listeners: assume the worst
         except asyncpg.PostgresError as error:
-            refusal = refusal_in(error, self._token, self._refusals)
-            if refusal is None:
-                raise
-            self.was_refused = True
-            raise refusal from error
+            self.raise_refusal(error)
+            raise
         except Exception as error:
             # asyncpg raises InterfaceError before it sends the message: the connection is closed, or busy.
             self.was_refused |= isinstance(error, (asyncpg.InterfaceError, TransactionDoomedError))
@@ -303,7 +286,7 @@ class _InsteadOfCommit(Substitute):
 
     __slots__ = ("_message",)
 
-    def __init__(self, genuine: Any, message: CommitMessage) -> None:
+    def __init__(self, genuine: Any, message: AsyncpgCommitMessage) -> None:
         super().__init__(genuine)
         self._message = message
 

@@ -66,11 +66,8 @@ class AsyncpgTransaction(PostgresTransaction):
     def _begin_statement(self) -> str:
         return driver.begin_statement(self._raw)
 
-    def _new_message(self, sql: str, refusals: Refusals) -> driver.CommitMessage:
-        return driver.CommitMessage(self._raw, sql, self._mark, refusals)
-
-    async def _send_message(self, message: driver.CommitMessage) -> None:
-        await message.send()
+    def _new_message(self, sql: str, refusals: Refusals) -> driver.AsyncpgCommitMessage:
+        return driver.AsyncpgCommitMessage(self._raw, sql, self._mark, refusals)
 
     def _assert_connected(self) -> None:
         driver.protocol_of(self._raw)

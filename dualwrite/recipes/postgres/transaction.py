@@ -22,9 +22,9 @@ from dualwrite.recipes.core.store import (
     missing_table,
     wait_given_up,
 )
-from dualwrite.recipes.postgres.connections import Connections, abandon
+from dualwrite.recipes.postgres.connections import Connections, abandon, settled
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
-from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
+from dualwrite.recipes.sql.commit_message import Refusals, assert_committed
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
     INSERT_IDENTITY,
@@ -90,7 +90,7 @@ class PostgresTransaction(PostgresSteps):
         self._watch = watch
         self._of = of
         self._process_id = os.getpid()
-        self._deciding: CommitMessage | None = None
+        self._deciding: Any = None  # the message of `_new_message`
         self._is_closed = False
         """Whether the connection was given back, and may belong to another block."""
         self.commit_was_sent = False
@@ -130,12 +130,11 @@ class PostgresTransaction(PostgresSteps):
         """Execute statements without parameters, in one round trip. It bypasses the watch."""
 
     @abstractmethod
-    def _new_message(self, sql: str, refusals: Refusals) -> CommitMessage:
-        """Return a message that ends in COMMIT, and quotes our mark if it does not reach it."""
+    def _new_message(self, sql: str, refusals: Refusals) -> Any:
+        """Return a message that ends in COMMIT, and quotes our mark if it does not reach it.
 
-    @abstractmethod
-    async def _send_message(self, message: Any) -> None:
-        """Send a message of `_new_message`, and check its response."""
+        It has a method `send`, which may return an awaitable.
+        """
 
     @abstractmethod
     def _assert_connected(self) -> None:
@@ -219,7 +218,7 @@ class PostgresTransaction(PostgresSteps):
             return
         self.commit_was_sent = True
         try:
-            await self._send_message(message)
+            await settled(message.send())
         except BaseException as error:
             if message.was_refused:
                 self.commit_was_sent = False  # the server did not reach the COMMIT

@@ -3,12 +3,11 @@
 Three things, each on one connection at a time:
 
 * `executed` executes a statement of ours without a cursor, but prepares it where psycopg would;
-* `standby_wait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
-  `CommitMessage` sends it together with the write of the state;
+* `PsycopgCommitMessage` sends a COMMIT that decides together with the write of the state, and waits for it without
+  cancelling it;
 * `mark_next_begin` makes the BEGIN that psycopg sends by itself set the mark of the transaction.
 
-Everything that psycopg sends goes through `connection.wait`, which `uncancelled` replaces; `CommitMessage` replaces
-`connection.commit`, and `mark_next_begin` replaces `connection._start_query`.
+`PsycopgCommitMessage` replaces `connection.commit`, and `mark_next_begin` replaces `connection._start_query`.
 `tests/unit/test_psycopg_internals.py` fails when psycopg changes internals that this module relies on.
 """
 
@@ -16,10 +15,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import psycopg
@@ -30,14 +27,13 @@ from psycopg.pq.abc import PGresult
 
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
-from dualwrite.recipes.sql.commit_message import Refusals, assert_committed, refusal_in
+from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 ResultT = TypeVar("ResultT")
 
-_WAIT: Final = "wait"
 _COMMIT: Final = "commit"
 
 # ---- parts of psycopg without a public name ------------------------------------------------------------------------
@@ -203,32 +199,6 @@ def is_between_statements(connection: AnyConnection) -> bool:
 WAIT_INTERVAL_S: Final = 0.1
 """How often psycopg's wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
 
-_STANDBY: Final = "_dualwrite_standby"  # the attribute of a connection that holds its StandbyWait
-
-
-class StandbyWait:
-    """Whether the server gave up waiting for its synchronous standby during the latest COMMIT of a connection."""
-
-    __slots__ = ("was_given_up",)
-
-    def __init__(self) -> None:
-        self.was_given_up = False
-
-    def on_notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Record a notice of the server."""
-        if notice.source_function == GIVEN_UP_IN:
-            self.was_given_up = True
-
-
-def standby_wait(connection: AnyConnection) -> StandbyWait:
-    """Return the connection's StandbyWait, reset for the next COMMIT. Its handler stays with the connection."""
-    wait: StandbyWait | None = vars(connection).get(_STANDBY)
-    if wait is None:
-        wait = vars(connection)[_STANDBY] = StandbyWait()
-        connection.add_notice_handler(wait.on_notice)
-    wait.was_given_up = False
-    return wait
-
 
 def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
     """Wait, and drop the connection if interrupted. Return the result, or an awaitable of it."""
@@ -254,52 +224,20 @@ def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> Non
         connection.pgconn.finish()
 
 
-class CommitMessage:
-    """A message that ends in COMMIT, and its outcome.
-
-    `refusals` are errors, by the texts that the server quotes, followed by `token`, if it did not reach COMMIT.
-    """
-
-    __slots__ = (
-        "_connection",
-        "_of_connection",
-        "_refusals",
-        "_sql",
-        "_token",
-        "_wait",
-        "was_committed",
-        "was_refused",
-    )
+class PsycopgCommitMessage(CommitMessage):
+    """A message that takes the place of `connection.commit()` inside a `with`."""
 
     def __init__(self, connection: AnyConnection, sql: str, token: str, refusals: Refusals) -> None:
+        super().__init__(sql, token, refusals)
         self._connection = connection
-        self._sql = sql
-        self._token = token
-        self._refusals = refusals
-        self._wait: StandbyWait | None = None
-        self.was_committed = False
-        self.was_refused = False
-        """Whether the server is known not to have reached COMMIT."""
-
-    @property
-    def was_given_up(self) -> bool:
-        """Whether the server gave up waiting for a synchronous standby but still reported success."""
-        return self._wait is not None and self._wait.was_given_up
 
     def __enter__(self) -> Self:
-        """Make `connection.commit()` inside the `with` send the message instead of COMMIT alone."""
         attributes = vars(self._connection)
         self._of_connection = attributes.get(_COMMIT)
         attributes[_COMMIT] = self.send
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.let_go()
-
     def let_go(self) -> None:
-        """Let `connection.commit()` send COMMIT alone again; harmless when repeated."""
         attributes = vars(self._connection)
         if attributes.get(_COMMIT) != self.send:
             return
@@ -335,20 +273,19 @@ class CommitMessage:
         except psycopg.Error:
             self.was_refused = True
             raise
-        self._wait = standby_wait(connection)
+        connection.add_notice_handler(self._on_notice)
         try:
             status = (yield from answered(connection, self._sql)).command_status
             assert_committed(None if status is None else status.decode())
-        except TransactionDoomedError:
-            self.was_refused = True
+        except (psycopg.Error, TransactionDoomedError) as error:
+            self.raise_refusal(error)
             raise
-        except psycopg.Error as error:
-            refusal = refusal_in(error, self._token, self._refusals)
-            if refusal is None:
-                raise
-            self.was_refused = True
-            raise refusal from error
+        finally:
+            connection.remove_notice_handler(self._on_notice)
         self.was_committed = True
+
+    def _on_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        self.was_given_up |= notice.source_function == GIVEN_UP_IN
 
 
 def assert_not_lost(connection: AnyConnection) -> None:
@@ -375,25 +312,6 @@ def _error_of(notice: psycopg.errors.Diagnostic) -> psycopg.Error:
     except KeyError:
         kind = psycopg.OperationalError
     return kind(notice.message_primary or "")
-
-
-@contextmanager
-def uncancelled(connection: AnyConnection) -> Iterator[None]:
-    """Make `connection.commit()` inside the `with` wait by `wait_or_drop`."""
-    attributes = vars(connection)  # a call behind the `try` could be struck by a signal's exception
-    of_connection = attributes.get(_WAIT)
-
-    def wait(generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        return wait_or_drop(connection, generator)
-
-    attributes[_WAIT] = wait
-    try:
-        yield
-    finally:
-        if of_connection is None:
-            del attributes[_WAIT]
-        else:
-            attributes[_WAIT] = of_connection
 
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.connection_guard import IDLE, Watch, assert_can_begin, is_busy
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
-    CommitMessage,
+    PsycopgCommitMessage,
     Values,
     answered,
     assert_not_lost,
@@ -80,14 +80,8 @@ class PsycopgTransaction(PostgresTransaction):
     def _begin_statement(self) -> str:
         return begin_statement(self.connection)
 
-    def _new_message(self, sql: str, refusals: Refusals) -> CommitMessage:
-        return CommitMessage(self.connection, sql, self._mark, refusals)
-
-    async def _send_message(self, message: CommitMessage) -> None:
-        if self._is_awaited:
-            await message.send()
-        else:
-            message.send()
+    def _new_message(self, sql: str, refusals: Refusals) -> PsycopgCommitMessage:
+        return PsycopgCommitMessage(self.connection, sql, self._mark, refusals)
 
     def _assert_connected(self) -> None:
         assert_not_lost(self.connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.guarded import pass_on_signal
@@ -20,22 +20,42 @@ _INVALID_TEXT: Final = "22P02"
 """The SQLSTATE of a failed cast, such as those of `write_and_commit`."""
 
 
-class CommitMessage(Protocol):
-    """A message that ends in COMMIT, and its outcome. Inside a `with` it takes the place of the driver's own COMMIT."""
+class CommitMessage:
+    """A message that ends in COMMIT, and its outcome. Inside a `with` it takes the place of the driver's own COMMIT.
 
-    was_committed: bool
-    was_refused: bool
-    """Whether the server is known not to have reached COMMIT."""
+    `refusals` are errors, by the texts that the server quotes, followed by `token`, if it did not reach COMMIT.
+    """
 
-    @property
-    def was_given_up(self) -> bool:
+    def __init__(self, sql: str, token: str, refusals: Refusals) -> None:
+        self._sql = sql
+        self._token = token
+        self._refusals = refusals
+        self.was_committed = False
+        self.was_refused = False
+        """Whether the server is known not to have reached COMMIT."""
+        self.was_given_up = False
         """Whether the server gave up waiting for a synchronous standby but still reported success."""
 
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *raised: Any) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.let_go()
 
     def let_go(self) -> None:
         """Let the driver's own COMMIT be sent again, as the end of the `with` does; harmless when repeated."""
+
+    def raise_refusal(self, error: BaseException) -> None:
+        """Note whether a failure proves that COMMIT was not reached. Raises the error for a refusal of the message."""
+        if isinstance(error, TransactionDoomedError):
+            self.was_refused = True
+            return
+        refusal = refusal_in(error, self._token, self._refusals)
+        if refusal is not None:
+            self.was_refused = True
+            raise refusal from error
 
 
 def refusal_in(error: BaseException, token: str, refusals: Refusals) -> Exception | None:
@@ -61,31 +81,11 @@ def assert_committed(status: str | None) -> None:
         )
 
 
-class MessageBeforeCommit:
+class MessageBeforeCommit(CommitMessage):
     """The message for any other driver: it is sent right before the driver's COMMIT, which then has nothing left to do.
 
     psycopg2 takes the transaction for open until then. Such drivers do not report the server's warnings.
     """
-
-    was_given_up = False
-
-    def __init__(self, sql: str, token: str, refusals: Refusals) -> None:
-        self._sql = sql
-        self._token = token
-        self._refusals = refusals
-        self.was_committed = False
-        self.was_refused = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing: the transaction sends the message itself."""
-
-    def let_go(self) -> None:
-        """Do nothing: the driver's own COMMIT follows the message."""
 
     def send(self, dbapi_connection: Any) -> None:
         """Send the message; do nothing when repeated."""
@@ -95,16 +95,10 @@ class MessageBeforeCommit:
         try:
             cursor.execute(self._sql)
             assert_committed(getattr(cursor, "statusmessage", "COMMIT"))
-        except TransactionDoomedError:
-            self.was_refused = True
-            raise
         except Exception as error:
             pass_on_signal(error)
-            refusal = refusal_in(error, self._token, self._refusals)
-            if refusal is None:
-                raise
-            self.was_refused = True
-            raise refusal from error
+            self.raise_refusal(error)
+            raise
         finally:
             cursor.close()
         self.was_committed = True

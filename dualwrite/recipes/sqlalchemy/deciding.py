@@ -6,7 +6,7 @@ All that the sink uses of the recipes is here. The modules that only a decision 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -19,7 +19,7 @@ from dualwrite.recipes.sql.postgres import (
     WITNESS_MESSAGE,
 )
 from dualwrite.recipes.sql.socket_timeout import fileno_of as fileno_of
-from dualwrite.recipes.sqlalchemy.drivers import deciding
+from dualwrite.recipes.sqlalchemy.drivers import commit_message, deciding
 from dualwrite.recipes.sqlalchemy.engines import (
     locks_whole_database as locks_whole_database,
     prepare_nothing as prepare_nothing,
@@ -42,8 +42,7 @@ def raise_durability(connection: sa.Connection) -> None:
 
 def commit_durably(connection: sa.Connection) -> None:
     """Commit. Raises NotDurableError if the server gave up waiting for a standby: the commit might be lost."""
-    driver: Any = connection.connection.driver_connection
-    with deciding(connection.dialect.driver, driver) as wait:
+    with deciding(connection) as wait:
         connection.commit()
     if wait.was_given_up:
         raise wait_given_up(None)
@@ -74,7 +73,6 @@ def deciding_engine(engine: sa.Engine) -> sa.Engine:
 def decision_on(connection: sa.Connection, engine: sa.Engine) -> SqlAlchemyTransaction:
     """Return a transaction that is a decision, on a connection of a `deciding_engine`."""
     from dualwrite.recipes.core.buffer import RecordBuffer
-    from dualwrite.recipes.sqlalchemy.on_postgres import commit_message
     from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
     work = SqlAlchemyTransaction(connection, engine, RecordBuffer(), owned=True)

@@ -3,8 +3,8 @@
 Trouble is any state in which no transaction succeeds, or a good one may fail. All other errors (a violated constraint,
 a value that does not fit) are the fault of the data.
 
-`deciding` wraps a COMMIT that decides: it must not be cancelled, and the server's warnings are recorded
-(`psycopg/driver.py` says why). The functions below it read the driver's own record of its transaction, and send the
+A COMMIT that decides must not be cancelled, and the server's warnings are noted (`psycopg/driver.py` says why). The
+functions below read the driver's own record of its transaction, and send the
 statements that would be too slow through SQLAlchemy. `tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or
 a driver changes internals that this module relies on.
 """
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.util import await_only
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
 from dualwrite.recipes.core.store import ended_past
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sql.commit_message import CommitMessage, MessageBeforeCommit, Refusals
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sqlalchemy.own_statements import own_text
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -243,41 +243,23 @@ async def here(function: Callable[[], ResultT]) -> ResultT:
 # ---- a COMMIT that decides ------------------------------------------------------------------------------------------
 
 
-class CommitWait:
-    """The server's messages while COMMIT was in progress."""
+def commit_message(connection: sa.Connection, sql: str, token: str, refusals: Refusals) -> CommitMessage:
+    """Return the message for the driver of a Connection. Imports drivers late: they may not be installed."""
+    driver, of = driver_connection(connection), connection.dialect.driver
+    if of in DRIVERS_THAT_MARK:
+        from dualwrite.recipes.psycopg.driver import PsycopgCommitMessage
 
-    __slots__ = ("was_given_up",)
+        return PsycopgCommitMessage(driver, sql, token, refusals)
+    if of == "asyncpg":
+        from dualwrite.recipes.asyncpg.driver import AsyncpgCommitMessage
 
-    def __init__(self) -> None:
-        self.was_given_up = False
-        """Whether the server gave up waiting for a synchronous standby but still reported success."""
-
-    def on_message(self, connection: Any, message: Any) -> None:
-        """Record a server message; called as an asyncpg log listener."""
-        if getattr(message, "server_source_function", None) == GIVEN_UP_IN:
-            self.was_given_up = True
+        return AsyncpgCommitMessage(driver, sql, token, refusals)
+    return MessageBeforeCommit(sql, token, refusals)
 
 
-@contextmanager
-def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
-    """Watch the COMMIT that the `with` block sends on a driver's connection."""
-    wait = CommitWait()
-    if driver == "psycopg":
-        from dualwrite.recipes.psycopg.driver import standby_wait, uncancelled
-
-        on_psycopg = standby_wait(connection)
-        with uncancelled(connection):
-            yield wait
-        wait.was_given_up = on_psycopg.was_given_up
-    elif driver == "asyncpg":
-        connection.add_log_listener(wait.on_message)
-        try:
-            yield wait
-        finally:
-            if not connection.is_closed():
-                connection.remove_log_listener(wait.on_message)
-    else:
-        yield wait
+def deciding(connection: sa.Connection) -> CommitMessage:
+    """Return a context in which COMMIT on a Connection is not cancelled, and the server's warnings are noted."""
+    return commit_message(connection, "COMMIT", "", {})
 
 
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------
@@ -366,7 +348,7 @@ def mark_late(connection: sa.Connection) -> None:
 
     if is_between_statements(driver):
         mark = secrets.token_hex(8)
-        _value(connection, driver, f"SET LOCAL {MARK} = '{mark}'")
+        connection.execute(own_text(f"SET LOCAL {MARK} = '{mark}'"))
         vars(driver)[MARK_ATTRIBUTE] = mark
 
 
@@ -401,25 +383,15 @@ def async_connection(connection: sa.Connection) -> AsyncConnection:
     return AsyncConnection._retrieve_proxy_for_target(connection)  # noqa: SLF001
 
 
-def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
-    """Return the first value of a statement, a text, at a quarter of SQLAlchemy's cost.
+async def value_past_sqlalchemy(
+    connection: sa.Connection, sql: str, values: Mapping[str, Any] | None, carry: Carry
+) -> str | None:
+    """Return the first value of a statement, a text, at a quarter of SQLAlchemy's cost, and without a greenlet.
 
     Parameters are written `:name`; without any, `values` is None. Returns None if the statement returns no row, or if
     it was not sent: only psycopg sends it, and only in the middle of a transaction. Raises the same errors as
-    SQLAlchemy.
+    SQLAlchemy, with `carry`.
     """
-    driver = driver_connection(connection)
-    if connection.dialect.name != "postgresql" or connection.dialect.driver not in DRIVERS_THAT_MARK:
-        return None
-    from dualwrite.recipes.psycopg.driver import is_between_statements
-
-    return _value(connection, driver, sql, values) if is_between_statements(driver) else None
-
-
-async def value_without_greenlet(
-    connection: sa.Connection, sql: str, values: Mapping[str, Any] | None, carry: Carry
-) -> str | None:
-    """Do the same as `value_past_sqlalchemy` outside of a greenlet; `carry` is for errors alone."""
     if connection.dialect.driver not in DRIVERS_THAT_MARK:
         return None
     from dualwrite.recipes.psycopg.driver import is_between_statements, one_text
@@ -446,17 +418,6 @@ def _raise_as_sqlalchemy(connection: sa.Connection, error: BaseException, sql: s
     except BaseException:
         connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001
     raise AssertionError("it raises")
-
-
-def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
-    from dualwrite.recipes.psycopg.driver import one_text
-
-    try:
-        value: Any = one_text(driver, sql, values)
-        text: str | None = await_only(value) if connection.dialect.is_async else value
-    except BaseException as error:
-        _raise_as_sqlalchemy(connection, error, sql)
-    return text
 
 
 def in_transaction(driver: Any) -> bool | None:

@@ -15,17 +15,16 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import driver_error
 from dualwrite.recipes.core.store import not_as_locked
 from dualwrite.recipes.sql import postgres
-from dualwrite.recipes.sql.commit_message import CommitMessage, MessageBeforeCommit, Refusals, refusal_in
+from dualwrite.recipes.sql.commit_message import Refusals, refusal_in
 from dualwrite.recipes.sql.postgres_steps import Pin, PostgresSteps
 from dualwrite.recipes.sqlalchemy.drivers import (
-    DRIVERS_THAT_MARK,
     Carry,
     assert_holds_locks,
+    commit_message,
     driver_connection,
     ended_past_sqlalchemy,
     here,
     value_past_sqlalchemy,
-    value_without_greenlet,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
 from dualwrite.recipes.sqlalchemy.tables import OnConnection
@@ -52,9 +51,7 @@ class OnPostgres(OnConnection, PostgresSteps):
 
     async def _past_sqlalchemy(self, sql: str, values: Mapping[str, Any] | None) -> str | None:
         """Return the value of a statement; None if there is none, or if it was not sent."""
-        if self._carry is here:
-            return value_past_sqlalchemy(self._connection, sql, values)
-        return await value_without_greenlet(self._connection, sql, values, self._carry)
+        return await value_past_sqlalchemy(self._connection, sql, values, self._carry)
 
     def _assert_begun(self) -> None:
         assert_holds_locks(self._connection)
@@ -104,17 +101,3 @@ class OnPostgres(OnConnection, PostgresSteps):
     async def witness(self, transactional_id: str) -> str | None:
         """Read the row without a lock, and write to the log."""
         return await self._scalar(self._pin.sql(postgres.WITNESS), {"id": transactional_id})
-
-
-def commit_message(connection: sa.Connection, sql: str, token: str, refusals: Refusals) -> CommitMessage:
-    """Return the message for the driver of a Connection. Imports drivers late: they may not be installed."""
-    driver, of = driver_connection(connection), connection.dialect.driver
-    if of in DRIVERS_THAT_MARK:
-        from dualwrite.recipes.psycopg.driver import CommitMessage as OfPsycopg
-
-        return OfPsycopg(driver, sql, token, refusals)
-    if of == "asyncpg":
-        from dualwrite.recipes.asyncpg.driver import CommitMessage as OfAsyncpg
-
-        return OfAsyncpg(driver, sql, token, refusals)
-    return MessageBeforeCommit(sql, token, refusals)

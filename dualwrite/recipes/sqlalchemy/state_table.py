@@ -203,7 +203,7 @@ class SqlAlchemyStateStore:
             driver: Any = connection.connection.driver_connection
             cut = SocketTimeout(driver, timeout_ms / 1000)
             try:
-                with cut, deciding(dialect.driver, driver) as wait:
+                with cut, deciding(connection) as wait:
                     seen = blocking.run(self.steps(connection).witness(transactional_id))
                     if seen != str(row):
                         raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")

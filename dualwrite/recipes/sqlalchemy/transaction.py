@@ -470,7 +470,7 @@ class SqlAlchemyTransaction:
     def _decide(self) -> None:
         message = self._message
         try:
-            with message or deciding(self.connection.dialect.driver, self.driver) as wait:
+            with message or deciding(self.connection) as wait:
                 self._binding.commit()
         except BaseException:
             if message is not None:
