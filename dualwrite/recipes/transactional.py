@@ -18,20 +18,19 @@ May import `core` and `capabilities.py`; knows no database library.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
+from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.waiting import AnyContext, entered
 
 Inside = Literal["join", "savepoint", "refuse"]
 """The effect of a call inside another dual write of the same writer."""
@@ -56,108 +55,36 @@ class OpenBlocks(Protocol[TxT_co]):
         """The innermost block that the caller is in; None outside."""
 
 
-class _Backend(Protocol):
-    @property
-    def name(self) -> BackendName: ...
+class Writer(Protocol[TxT_co]):
+    """A writer or a pool, for threads or for asyncio."""
 
+    backend: Any
 
-class _AnyWriter(Protocol[TxT_co]):
     @property
     def blocks(self) -> OpenBlocks[TxT_co]: ...
 
-    @property
-    def backend(self) -> _Backend: ...
-
-
-class Writer(_AnyWriter[TxT_co], Protocol[TxT_co]):
-    """A writer or a pool for threads."""
-
-    def scope(self) -> AbstractContextManager[TxT_co]:
+    def scope(self) -> AnyContext[TxT_co]:
         """Return the block of a new dual write."""
-
-
-class AsyncWriter(_AnyWriter[TxT_co], Protocol[TxT_co]):
-    """A writer or a pool for asyncio."""
-
-    def scope(self) -> AbstractAsyncContextManager[TxT_co]:
-        """Return the block of a new dual write."""
-
-
-class _Blocks(Protocol):
-    """Begins and ends the blocks of calls; with a blocking writer, no method suspends."""
-
-    @property
-    def current(self) -> DualWrite | None:
-        """The innermost block that the caller is in."""
-
-    def begin(self) -> AbstractAsyncContextManager[DualWrite]:
-        """Begin a dual write."""
-
-    def savepoint(self, outer: DualWrite) -> AbstractAsyncContextManager[object]:
-        """Begin a part of `outer` that may fail by itself."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait before the next attempt."""
-
-
-class _ThreadBlocks:
-    def __init__(self, writer: Writer[Any]) -> None:
-        self._writer = writer
-
-    @property
-    def current(self) -> DualWrite | None:
-        return self._writer.blocks.current
-
-    @asynccontextmanager
-    async def begin(self) -> AsyncIterator[DualWrite]:
-        with self._writer.scope() as tx:
-            yield tx
-
-    @asynccontextmanager
-    async def savepoint(self, outer: Any) -> AsyncIterator[object]:
-        with outer.savepoint() as part:
-            yield part
-
-    async def sleep(self, seconds: float) -> None:
-        await blocking.sleep(seconds)
-
-
-class _TaskBlocks:
-    def __init__(self, writer: AsyncWriter[Any]) -> None:
-        self._writer = writer
-
-    @property
-    def current(self) -> DualWrite | None:
-        return self._writer.blocks.current
-
-    def begin(self) -> AbstractAsyncContextManager[DualWrite]:
-        return self._writer.scope()
-
-    def savepoint(self, outer: Any) -> AbstractAsyncContextManager[object]:
-        return cast("AbstractAsyncContextManager[object]", outer.savepoint())
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 class _Calls:
     """The steps of calling functions with the same settings; shared by both decorators."""
 
-    def __init__(self, blocks: _Blocks, backend: BackendName, *, retries: int, inside: Inside) -> None:
+    def __init__(self, writer: Writer[Any], *, retries: int, inside: Inside) -> None:
         """Raise ConfigError for unknown settings, and for those that the backend does not support."""
         if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
             raise ConfigError(f"retries takes a whole number of at least 0, not {retries!r}")
         if inside not in get_args(Inside):
             raise ConfigError(f"inside takes one of {', '.join(get_args(Inside))}, not {inside!r}")
         if inside == "savepoint":
-            assert_can(backend, Feature.SAVEPOINTS)
-        self._blocks = blocks
+            assert_can(writer.backend.name, Feature.SAVEPOINTS)
+        self._writer = writer
         self._retries = retries
         self._inside = inside
 
     async def run(self, body: Body) -> Any:
         """Run `body` in a dual write, and return its result."""
-        outer = self._blocks.current
+        outer = self._writer.blocks.current
         if outer is None:
             return await self._run_outermost(body)
         if self._inside == "refuse":
@@ -166,7 +93,7 @@ class _Calls:
                 'outside, or let it join with inside="join" or inside="savepoint"'
             )
         if self._inside == "savepoint":
-            async with self._blocks.savepoint(outer):
+            async with entered(outer.savepoint()):
                 return await body(outer)
         try:
             return await body(outer)
@@ -179,14 +106,14 @@ class _Calls:
         while True:
             tx: DualWrite | None = None
             try:
-                async with self._blocks.begin() as tx:
+                async with entered(self._writer.scope()) as tx:
                     return await body(tx)
             except Exception as error:
                 is_certain = tx is not None and tx.outcome is Outcome.ROLLED_BACK
                 if tried == self._retries or not is_certain or not is_conflict(error):
                     raise
             # at random, so that calls that conflicted do not conflict again
-            await self._blocks.sleep(random.uniform(0, _SHORTEST_PAUSE_S * 2**tried))
+            await self._writer.backend.waiting.sleep(random.uniform(0, _SHORTEST_PAUSE_S * 2**tried))
             tried += 1
 
 
@@ -212,7 +139,7 @@ class Transactional(Generic[TxT]):
 
     def __init__(self, writer: Writer[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
         self._writer = writer
-        self._calls = _Calls(_ThreadBlocks(writer), writer.backend.name, retries=retries, inside=inside)
+        self._calls = _Calls(writer, retries=retries, inside=inside)
 
     @overload
     def __call__(self, function: Callable[Concatenate[TxT, P], ResultT], /) -> Callable[P, ResultT]: ...
@@ -256,9 +183,9 @@ class AsyncTransactional(Generic[TxT]):
     Raises ConfigError for a function without `tx`, and for anything but a coroutine function.
     """
 
-    def __init__(self, writer: AsyncWriter[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
+    def __init__(self, writer: Writer[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
         self._writer = writer
-        self._calls = _Calls(_TaskBlocks(writer), writer.backend.name, retries=retries, inside=inside)
+        self._calls = _Calls(writer, retries=retries, inside=inside)
 
     @overload
     def __call__(

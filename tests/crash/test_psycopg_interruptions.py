@@ -11,7 +11,7 @@ from psycopg.pq.abc import PGresult
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.postgres.connections import settled
+from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg import transaction as psycopg_transaction
 from dualwrite.recipes.psycopg.driver import AnyConnection, Values, answered, executed

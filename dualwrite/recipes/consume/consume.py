@@ -15,11 +15,10 @@ A step and why it is safe: `dualwrite.recipes.consume.steps`. For asyncio, with 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
-from dualwrite.recipes.consume.consumed_logs import WriterTopicIds
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, block_for_response
 from dualwrite.recipes.consume.consumed_offsets import (
     OffsetPlace,
     OffsetsInDatabase,
@@ -29,8 +28,6 @@ from dualwrite.recipes.consume.consumed_offsets import (
 from dualwrite.recipes.consume.consumers import ConsumedRecord, adapter_of
 from dualwrite.recipes.consume.steps import ConsumeSteps
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 
 __all__ = [
@@ -45,29 +42,6 @@ POLL_MS: Final = 500
 
 Handler = Callable[[DualTransaction, ConsumedRecord], object]
 PoisonHandler = Callable[[DualTransaction, ConsumedRecord, Exception], object]
-
-
-class Writer(Protocol):
-    """A DualWriter, with one id or a pool."""
-
-    def transaction(self) -> AbstractContextManager[DualTransaction]: ...
-
-
-class _BlockingWriter:
-    """`WriterAdapter` over a writer for threads."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-
-    @asynccontextmanager
-    async def begin(self) -> AsyncIterator[DualWrite]:
-        with self._writer.transaction() as tx:
-            yield tx
-
-    async def recover(self) -> None:
-        writer = self._writer
-        if isinstance(writer, DualWriter) and not writer.is_pool and writer.state is not SlotState.READY:
-            writer.recover()
 
 
 class ConsumeTransformWrite:
@@ -89,7 +63,7 @@ class ConsumeTransformWrite:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: DualWriter,
         consumer: Any,
         topics: Collection[str],
         handle: Handler,
@@ -98,22 +72,15 @@ class ConsumeTransformWrite:
         poison: PoisonHandler | None = None,
         max_records: int = 500,
     ) -> None:
-        async def handle_async(tx: DualTransaction, record: ConsumedRecord) -> None:
-            handle(tx, record)
-
-        async def poison_async(tx: DualTransaction, record: ConsumedRecord, error: Exception) -> None:
-            if poison is not None:
-                poison(tx, record, error)
-
         self._steps = ConsumeSteps(
-            _BlockingWriter(writer),
+            writer,
             adapter_of(consumer),
             topics,
-            handle_async,
+            handle,
             offsets=offsets,
-            poison=None if poison is None else poison_async,
+            poison=poison,
             max_records=max_records,
-            look_up=WriterTopicIds.blocking(writer),
+            look_up=WriterTopicIds(writer, block_for_response),
             sleep=blocking.sleep,
         )
 

@@ -17,44 +17,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from dualwrite.recipes.consume.consume import POLL_MS
-from dualwrite.recipes.consume.consumed_logs import WriterTopicIds
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, await_response
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace, OffsetsInDatabase, OffsetsInTransaction
 from dualwrite.recipes.consume.consumer_aiokafka import AiokafkaAdapter
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.steps import ConsumeSteps
-from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 
 __all__ = ["AsyncConsumeTransformWrite", "ConsumedRecord", "OffsetsInDatabase", "OffsetsInTransaction"]
 
 AsyncHandler = Callable[[AsyncDualTransaction, ConsumedRecord], Awaitable[object]]
 AsyncPoisonHandler = Callable[[AsyncDualTransaction, ConsumedRecord, Exception], Awaitable[object]]
-
-
-class AsyncWriter(Protocol):
-    """An AsyncDualWriter, with one id or a pool."""
-
-    def transaction(self) -> AbstractAsyncContextManager[AsyncDualTransaction]: ...
-
-
-class _AsyncWriter:
-    """`WriterAdapter` over a writer for asyncio."""
-
-    def __init__(self, writer: AsyncWriter) -> None:
-        self._writer = writer
-
-    def begin(self) -> AbstractAsyncContextManager[DualWrite]:
-        return self._writer.transaction()
-
-    async def recover(self) -> None:
-        writer = self._writer
-        if isinstance(writer, AsyncDualWriter) and not writer.is_pool and writer.state is not SlotState.READY:
-            await writer.recover()
 
 
 class AsyncConsumeTransformWrite:
@@ -68,7 +44,7 @@ class AsyncConsumeTransformWrite:
 
     def __init__(
         self,
-        writer: AsyncWriter,
+        writer: AsyncDualWriter,
         consumer: Any,
         topics: Collection[str],
         handle: AsyncHandler,
@@ -78,14 +54,14 @@ class AsyncConsumeTransformWrite:
         max_records: int = 500,
     ) -> None:
         self._steps = ConsumeSteps(
-            _AsyncWriter(writer),
+            writer,
             AiokafkaAdapter(consumer),
             topics,
             handle,
             offsets=offsets,
             poison=poison,
             max_records=max_records,
-            look_up=WriterTopicIds.asynchronous(writer),
+            look_up=WriterTopicIds(writer, await_response),
             sleep=asyncio.sleep,
         )
 

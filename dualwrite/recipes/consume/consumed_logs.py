@@ -257,11 +257,13 @@ _TIMEOUT_MS: Final = 30_000
 Wait = Callable[["Future[TopicIds]"], Awaitable[TopicIds]]
 
 
-async def _block_for_response(request: Future[TopicIds]) -> TopicIds:
+async def block_for_response(request: Future[TopicIds]) -> TopicIds:
+    """Wait in this thread."""
     return request.result()
 
 
-async def _await_response(request: Future[TopicIds]) -> TopicIds:
+async def await_response(request: Future[TopicIds]) -> TopicIds:
+    """Wait in the event loop."""
     return await asyncio.wrap_future(request)
 
 
@@ -277,16 +279,6 @@ class WriterTopicIds:
         self._io: IoThread | None = None
         self._admin: AsyncTransactionAdmin
         self._is_same_cluster: bool | None = None
-
-    @classmethod
-    def blocking(cls, writer: Any) -> WriterTopicIds:
-        """Return a lookup for threads."""
-        return cls(writer, _block_for_response)
-
-    @classmethod
-    def asynchronous(cls, writer: Any) -> WriterTopicIds:
-        """Return a lookup for asyncio."""
-        return cls(writer, _await_response)
 
     async def ids_for(self, consumer: ConsumerAdapter, topics: Collection[str]) -> Mapping[str, str]:
         """Return the ids by name. Raises KafkaTimeoutError and the other errors of `AsyncTransactionAdmin`."""

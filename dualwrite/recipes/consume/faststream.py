@@ -39,14 +39,15 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartitio
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.outcome import Outcome, note_outcome
-from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler, AsyncWriter
-from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, first_offsets
+from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, await_response, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of_kafka_python
 from dualwrite.recipes.consume.faststream_placing import Placing, is_of_confluent
 from dualwrite.recipes.consume.steps import RefusedError, blames_records, divided
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.telemetry import count_consumed
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class ExactlyOnce:
 
     def __init__(
         self,
-        writer: AsyncWriter,
+        writer: AsyncDualWriter,
         handle: AsyncHandler,
         *,
         group_id: str,
@@ -100,7 +101,7 @@ class ExactlyOnce:
         """Whether no middleware can drop a message before it is noted here."""
         self._is_foreign = False
         """Whether the subscriber was not made here, so that FastStream may commit offsets."""
-        self._placing = Placing(group_id, offsets, WriterTopicIds.asynchronous(writer), _seek_one)
+        self._placing = Placing(group_id, offsets, WriterTopicIds(writer, await_response), _seek_one)
         self._busy: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
         """The busy partitions of which a later message was refused."""

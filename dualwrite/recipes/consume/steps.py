@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -29,7 +28,9 @@ from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import count_consumed
+from dualwrite.recipes.core.waiting import entered, settled
 from dualwrite.recipes.sqlalchemy.drivers import is_database_trouble
 
 _log = logging.getLogger(__name__)
@@ -38,18 +39,9 @@ _MAX_FAILURES: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
 """The first pause after a database failure; each further one is twice as long: 3.1 seconds altogether."""
 
-Handle = Callable[[Any, ConsumedRecord], Awaitable[object]]
-HandlePoison = Callable[[Any, ConsumedRecord, Exception], Awaitable[object]]
-
-
-class WriterAdapter(Protocol):
-    """The interface of the steps to a writer or a pool."""
-
-    def begin(self) -> AbstractAsyncContextManager[DualWrite]:
-        """Return a context manager that is one dual write."""
-
-    async def recover(self) -> None:
-        """Complete an open transaction of the writer's transactional id, if it has one id and may have one open."""
+Handle = Callable[[Any, ConsumedRecord], object]
+HandlePoison = Callable[[Any, ConsumedRecord, Exception], object]
+"""Blocking, or coroutine functions."""
 
 
 class RefusedError(Exception):
@@ -66,7 +58,7 @@ class ConsumeSteps:
 
     def __init__(
         self,
-        writer: WriterAdapter,
+        writer: Any,
         consumer: ConsumerAdapter,
         topics: Collection[str],
         handle: Handle,
@@ -138,7 +130,7 @@ class ConsumeSteps:
         """
         if self._subscribed and not self._is_ahead:
             return
-        await self._writer.recover()
+        await self._recover()
         if not self._subscribed:
             await self._consumer.subscribe(self._topics, self._start)
             self._subscribed = True
@@ -149,6 +141,12 @@ class ConsumeSteps:
             positions = {**self._resume_at, **stored}
             self._consumer.seek({each: positions[each] for each in assigned if each in positions})
             self._is_ahead = False
+
+    async def _recover(self) -> None:
+        """Complete an open transaction of the writer's transactional id, if it has one id and may have one open."""
+        writer = self._writer
+        if not writer.is_pool and writer.state is not SlotState.READY:
+            await settled(writer.recover())
 
     async def _start(self, new: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where to resume newly assigned partitions (a `StartPositions`)."""
@@ -175,7 +173,7 @@ class ConsumeSteps:
                     await self._set_aside(batch[0], refused.error)
                     continue
                 batches.extend(reversed(self._divide(batch, refused)))
-                await self._writer.recover()
+                await self._recover()
             else:
                 count_consumed("written", len(batch))
                 if len(batch) == self._batch_size:
@@ -191,16 +189,16 @@ class ConsumeSteps:
         return divided(records, refused.index)
 
     async def _write_batch(
-        self, records: Sequence[ConsumedRecord], handle: Callable[[Any, Iterable[ConsumedRecord]], Awaitable[object]]
+        self, records: Sequence[ConsumedRecord], handle: Callable[[Any, Iterable[ConsumedRecord]], object]
     ) -> None:
         """Write a batch in one dual write, its offsets first: a fenced consumer fails before any other statement."""
         next_offsets = _next_offsets(records)
         is_about_records = False
         try:
-            async with self._writer.begin() as tx:
+            async with entered(self._writer.transaction()) as tx:
                 await self._offsets.move(tx, self._membership, next_offsets, self._logs.topic_ids)
                 is_about_records = True
-                await handle(tx, records)
+                await settled(handle(tx, records))
         except RefusedError:
             raise
         except Exception as error:
@@ -215,7 +213,7 @@ class ConsumeSteps:
 
     async def _is_written(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether the dual write was decided despite its error."""
-        await self._writer.recover()
+        await self._recover()
         stored = await self._offsets.resume_positions(self._consumer, next_offsets.keys())
         return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())
 
@@ -223,7 +221,7 @@ class ConsumeSteps:
         for index, record in enumerate(records):
             try:
                 with processing(record, self._membership.group_id):
-                    await self._handle(tx, record)
+                    await settled(self._handle(tx, record))
             except Exception as error:
                 pass_on_signal(error)  # not caused by a record
                 if not blames_records(error):

@@ -7,8 +7,10 @@ find the row locked by a transaction that no task ends, or an inconsistent state
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.recipes.core import blocking
@@ -20,6 +22,26 @@ from dualwrite.recipes.core.kafka_participant import (
 from dualwrite.recipes.core.kafka_watch import IoThreadWatch, KafkaWatch, TaskWatch
 
 ResultT = TypeVar("ResultT")
+AnyContext = AbstractContextManager[ResultT] | AbstractAsyncContextManager[ResultT]
+
+
+async def settled(value: Any) -> Any:
+    """Return the result of a call: what blocks returns the value, and what is asynchronous an awaitable of it.
+
+    The two often differ in nothing else, so code for both is written once; with blocking calls it never suspends.
+    """
+    return await value if isawaitable(value) else value
+
+
+def entered(context: AnyContext[ResultT]) -> AbstractAsyncContextManager[ResultT]:
+    """Return a context manager of either kind as an asynchronous one; a blocking one never suspends."""
+    return context if isinstance(context, AbstractAsyncContextManager) else _entered(context)
+
+
+@asynccontextmanager
+async def _entered(context: AbstractContextManager[ResultT]) -> AsyncIterator[ResultT]:
+    with context as value:
+        yield value
 
 
 class Uninterrupted(Protocol):

@@ -13,9 +13,9 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
-from dualwrite.recipes.core.waiting import Waiting
+from dualwrite.recipes.core.waiting import Waiting, settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
-from dualwrite.recipes.postgres.connections import Connections, KeptConnections, MadeConnections, settled
+from dualwrite.recipes.postgres.connections import Connections, KeptConnections, MadeConnections
 from dualwrite.recipes.postgres.transaction import TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import checked_schema

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable
 from typing import Any
+
+from dualwrite.recipes.core.waiting import settled
 
 # Connections of the parent process, kept alive so that the child's garbage collector does not close them.
 _abandoned: list[Any] = []
@@ -15,14 +16,6 @@ _abandoned: list[Any] = []
 def abandon(connection: Any) -> None:
     """Keep a connection of the parent process alive in a forked child, and never use it."""
     _abandoned.append(connection)
-
-
-async def settled(value: Any) -> Any:
-    """Return the result of a driver's call: a blocking connection returns the value, an asynchronous one an awaitable.
-
-    The two differ in nothing else, so code for both is written once; with blocking connections it never suspends.
-    """
-    return await value if isawaitable(value) else value
 
 
 class Connections(ABC):

@@ -22,7 +22,8 @@ from dualwrite.recipes.core.store import (
     missing_table,
     wait_given_up,
 )
-from dualwrite.recipes.postgres.connections import Connections, abandon, settled
+from dualwrite.recipes.core.waiting import settled
+from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
 from dualwrite.recipes.sql.commit_message import Refusals, assert_committed
 from dualwrite.recipes.sql.database_identity import (

@@ -10,8 +10,9 @@ from psycopg import IsolationLevel
 from dualwrite.errors import ConfigError
 from dualwrite.guarded import cleaning_up_after
 from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.postgres.backend import Driver
-from dualwrite.recipes.postgres.connections import Connections, settled
+from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.psycopg.connection_guard import is_idle
 from dualwrite.recipes.psycopg.driver import AnyConnection, configure_function
 from dualwrite.recipes.psycopg.transaction import PsycopgDatabase

@@ -11,8 +11,9 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
-from dualwrite.recipes.postgres.connections import Connections, settled
+from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.connection_guard import IDLE, Watch, assert_can_begin, is_busy
 from dualwrite.recipes.psycopg.driver import (
