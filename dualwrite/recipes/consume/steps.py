@@ -26,12 +26,12 @@ from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
+from dualwrite.recipes.consume.database_trouble import is_database_trouble
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import count_consumed
 from dualwrite.recipes.core.waiting import entered, settled
-from dualwrite.recipes.sqlalchemy.drivers import is_database_trouble
 
 _log = logging.getLogger(__name__)
 

@@ -133,10 +133,14 @@ class PostgresSteps(ABC):
         """Do the same as `_scalar` for the statement that adds a block, by the fastest way."""
         return await self._scalar(sql, values)
 
+    def _note_id(self, transactional_id: str) -> None:
+        """Note the id, for the log."""
+        self._transactional_id = transactional_id
+
     # -- the lock -----------------------------------------------------------------------------------------------------
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        self._transactional_id = transactional_id
+        self._note_id(transactional_id)
         try:
             text = await self._lock_free(transactional_id)
             if text is None:
@@ -228,7 +232,7 @@ class PostgresSteps(ABC):
 
         Raises TransactionEndedInsideError, and IllegalStateError if this is not the required database.
         """
-        self._transactional_id = transactional_id
+        self._note_id(transactional_id)
         values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": self.mark}
         try:
             text = await self._added(self._pin.sql(ADD), values)

@@ -15,13 +15,11 @@ from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
-from dualwrite.recipes.core.store import Added, StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sql.diversion_statements import DiversionRow
 from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
-from dualwrite.recipes.sql.outbox_steps import OutboxSql, OutboxTable
+from dualwrite.recipes.sql.outbox_steps import OutboxSql
 from dualwrite.recipes.sql.postgres_steps import Pin
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
@@ -37,97 +35,12 @@ from dualwrite.recipes.sqlalchemy.outbox_table import (
     kafka_transaction_outbox,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, SqlAlchemySteps
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, need_table, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
 from dualwrite.recipes.writer import Use
 
 ResultT = TypeVar("ResultT")
-
-
-class SqlAlchemyPort:
-    """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
-
-    def __init__(self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
-        self._transaction = transaction
-        self._store = store
-        self._carry = carry
-        self._steps: Final = store.steps(transaction.connection, carry)
-
-    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
-        return self._steps.stored_blocks(transactional_id)
-
-    @property
-    def outbox(self) -> OutboxTable:
-        """The stored blocks of outboxes, as seen inside this transaction."""
-        return self._steps.outbox
-
-    async def diversion(self, name: str) -> DiversionRow:
-        """Return the diversion of a pool as seen inside this transaction."""
-        await self._begin_steps(name)
-        return await self._steps.diversion(name)
-
-    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
-        """Add records to the outbox; make `commit` durable, and let it fail if they are gone by then."""
-        await self._begin_steps(transactional_id)
-        return await self._steps.add_to_outbox(transactional_id, content)
-
-    async def _begin_steps(self, transactional_id: str) -> None:
-        self._transaction.transactional_id = transactional_id
-        if self._store.pin.tables is None:
-            await self._carry(lambda: self._store.pinned)
-
-    @property
-    def commit_was_sent(self) -> bool:
-        return self._transaction.commit_was_sent
-
-    @property
-    def was_ended_past(self) -> bool:
-        return self._transaction.was_ended_past
-
-    @property
-    def connection(self) -> sa.Connection:
-        """The connection of the transaction."""
-        return self._transaction.connection
-
-    def doom(self, error: BaseException) -> None:
-        self._transaction.doom(error)
-
-    async def flush(self) -> None:
-        transaction = self._transaction
-        transaction.assert_intact()
-        if transaction.holds_back:
-            await self._carry(transaction.flush)
-
-    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        await self._begin_steps(transactional_id)
-        return await self._steps.lock(transactional_id, timeout_ms=timeout_ms)
-
-    async def read(self, transactional_id: str) -> PreparedTxnState:
-        return await self._steps.read(transactional_id)
-
-    async def read_manifest(self, transactional_id: str) -> str:
-        return await self._steps.read_manifest(transactional_id)
-
-    async def write(
-        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
-    ) -> None:
-        await self._steps.write(transactional_id, previous=previous, new=new, manifest=manifest)
-
-    async def commit(self) -> None:
-        await self._carry(self._transaction.commit)
-
-    async def rollback(self) -> None:
-        await self._carry(self._transaction.rollback)
-
-    async def close(self) -> None:
-        await self._carry(self._transaction.close)
-
-    def close_at_once(self) -> bool:
-        if self._carry is not here and self._transaction.has_open:
-            return False
-        self._transaction.close()
-        return True
 
 
 class SqlAlchemyDatabase(DatabaseWithOutbox):
@@ -208,10 +121,10 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
-    async def begin(self) -> SqlAlchemyPort:
+    async def begin(self) -> SqlAlchemySteps:
         return await self._carry(self._begin)
 
-    def _begin(self) -> SqlAlchemyPort:
+    def _begin(self) -> SqlAlchemySteps:
         assert self._store.pinned is not None, "it raises otherwise"
         connection = self._engine.connect()
         try:
@@ -221,9 +134,9 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
                 connection.close()
             raise
 
-    def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
+    def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemySteps:
         """Wrap a transaction begun elsewhere for the steps of a dual write."""
-        return SqlAlchemyPort(transaction, self._store, self._carry)
+        return self._store.steps(transaction.connection, self._carry, transaction)
 
 
 class CarryOut(Protocol):

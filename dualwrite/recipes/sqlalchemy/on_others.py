@@ -36,8 +36,8 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     lock_wait_limit,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
+from dualwrite.recipes.sqlalchemy.port import SqlAlchemyPort
 from dualwrite.recipes.sqlalchemy.tables import OnConnection
-from dualwrite.recipes.sqlalchemy.transaction import transaction_on
 
 
 class _PinnedInserts(PinnedStatements):
@@ -51,7 +51,7 @@ class _PinnedInserts(PinnedStatements):
         return await self._on.inserted(self._pin.sql(sql), values)
 
 
-class OnOthers(OnConnection):
+class OnOthers(SqlAlchemyPort):
     """The steps in the transaction of a Connection: an UPDATE that changes nothing locks the row everywhere."""
 
     select = state_statements.SELECT
@@ -68,6 +68,7 @@ class OnOthers(OnConnection):
     # -- the state row ------------------------------------------------------------------------------------------------
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        self._note_id(transactional_id)
         return await self._carry(partial(self._lock, transactional_id, timeout_ms))
 
     def _lock(self, transactional_id: str, timeout_ms: int | None) -> PreparedTxnState:
@@ -97,9 +98,7 @@ class OnOthers(OnConnection):
     ) -> None:
         write = partial(self.write_now, transactional_id, previous=previous, new=new, manifest=manifest)
         await self._carry(write)
-        transaction = transaction_on(self._connection)
-        assert transaction is not None, "a dual write runs on the Connection"
-        transaction.decides(lambda: self._value(self.select, transactional_id) == str(new))
+        self._transaction.decides(lambda: self._value(self.select, transactional_id) == str(new))
 
     def write_now(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
@@ -145,13 +144,11 @@ class OnOthers(OnConnection):
 
         Raises TransactionEndedInsideError if the driver reports that the block's transaction has ended.
         """
-        transaction = transaction_on(self._connection)
-        assert transaction is not None, "a dual write runs on the Connection"
-        transaction.assert_has_not_ended()
-        outbox = self.outbox
-        added = await outbox.add(transactional_id, content)
+        self._note_id(transactional_id)
+        self._transaction.assert_has_not_ended()
+        added = await self.outbox.add(transactional_id, content)
         assert_holds_locks(self._connection)
-        transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
+        self._transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
         return added
 
     def _is_there(self, transactional_id: str, added: Added) -> bool:

@@ -27,19 +27,25 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     value_past_sqlalchemy,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
-from dualwrite.recipes.sqlalchemy.tables import OnConnection
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, transaction_on
+from dualwrite.recipes.sqlalchemy.port import SqlAlchemyPort
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 
-class OnPostgres(OnConnection, PostgresSteps):
+class OnPostgres(SqlAlchemyPort, PostgresSteps):
     """The steps in the transaction of a Connection; only with a dual write on it may COMMIT be sent by a message."""
 
     errors = (DBAPIError,)
     driver_name = "SQLAlchemy"
 
-    def __init__(self, connection: sa.Connection, pin: Pin, carry: Carry = here) -> None:
+    def __init__(
+        self,
+        connection: sa.Connection,
+        pin: Pin,
+        carry: Carry = here,
+        transaction: SqlAlchemyTransaction | None = None,
+    ) -> None:
         PostgresSteps.__init__(self, pin)
-        super().__init__(connection, pin, carry)
+        super().__init__(connection, pin, carry, transaction)
 
     async def _first_row(self, sql: str) -> Sequence[str | None] | None:
         text = await self._past_sqlalchemy(sql, None)
@@ -67,12 +73,6 @@ class OnPostgres(OnConnection, PostgresSteps):
     @cached_property
     def token(self) -> str:
         return self.mark or secrets.token_hex(8)
-
-    @property
-    def _transaction(self) -> SqlAlchemyTransaction:
-        transaction = transaction_on(self._connection)
-        assert transaction is not None, "a dual write runs on the Connection"
-        return transaction
 
     @property
     def has_hooks(self) -> bool:

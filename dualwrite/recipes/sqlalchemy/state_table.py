@@ -42,6 +42,7 @@ from dualwrite.recipes.sqlalchemy.tables import (
     pinned_tables,
     schema_for,
 )
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 metadata = sa.MetaData()
 
@@ -59,7 +60,8 @@ kafka_transaction_state = sa.Table(
 
 
 _SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb", "sqlite")
-_STEPS: Final[dict[str, type[OnPostgres | OnOthers]]] = {
+SqlAlchemySteps = OnPostgres | OnOthers
+_STEPS: Final[dict[str, type[SqlAlchemySteps]]] = {
     "postgresql": OnPostgres,
     "mysql": OnMySql,
     "mariadb": OnMySql,
@@ -112,9 +114,11 @@ class SqlAlchemyStateStore:
             self.pin.tables = pinned
         return self.pin.tables
 
-    def steps(self, connection: sa.Connection, carry: Carry = here) -> OnPostgres | OnOthers:
+    def steps(
+        self, connection: sa.Connection, carry: Carry = here, transaction: SqlAlchemyTransaction | None = None
+    ) -> SqlAlchemySteps:
         """Return the steps of a dual write on a connection; `pinned` must have been queried before they are used."""
-        return self._steps_class(connection, self.pin, carry)
+        return self._steps_class(connection, self.pin, carry, transaction)
 
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
         """Return the identity that this database adds to its transactional ids; queried once.
