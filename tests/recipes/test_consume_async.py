@@ -151,6 +151,8 @@ async def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Sit
 class Interrupted:
     """A writer with an action before its first block, as while its task sleeps between reading and writing."""
 
+    is_pool = True  # the id is not recovered by the pipeline
+
     def __init__(self, writer: AsyncDualWriter, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._writer = writer
         self.producer_settings = writer.producer_settings
