@@ -27,7 +27,7 @@ from typing import Final
 import sqlalchemy as sa
 from alembic.operations import MigrateOperation, Operations
 
-from dualwrite.recipes.consume import consumed_offsets
+from dualwrite.recipes.consume.consumed_offsets import kafka_consumed_offset
 from dualwrite.recipes.sqlalchemy.outbox_table import assert_has_outboxes, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
@@ -49,7 +49,7 @@ METADATA: Final = (
 )
 """The tables for autogenerate; a sequence, so that `target_metadata` takes `*METADATA`."""
 
-CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
+CONSUMED_OFFSETS_METADATA: Final = kafka_consumed_offset.metadata
 """The same for the table that `OffsetsInDatabase` uses."""
 
 OUTBOX_METADATA: Final = kafka_transaction_outbox.metadata
@@ -62,43 +62,39 @@ _TABLES: Final = (
 )
 
 
-class _OnOutbox(MigrateOperation):
-    """An operation on the table of outboxes."""
+class _Operation(MigrateOperation):
+    """An operation on tables of dual writes; `which` are the settings of `tables_of`."""
 
-    def __init__(self, schema: str | None = None) -> None:
+    undone_by: type[_Operation]
+
+    def __init__(self, schema: str | None = None, **which: bool) -> None:
         self.schema = schema
+        self.which = which
+        self.tables = self.tables_of(**which)
+
+    @staticmethod
+    def tables_of(*, consumed_offsets: bool = False) -> tuple[sa.Table, ...]:
+        """Return the tables, in the order in which they are created."""
+        return (*_TABLES, kafka_consumed_offset) if consumed_offsets else _TABLES
 
     @classmethod
-    def carry_out(cls, operations: Operations, *, schema: str | None = None) -> None:
+    def carry_out(cls, operations: Operations, *, schema: str | None = None, **which: bool) -> None:
         """Carry out the operation; `op` has this method under the operation's name."""
-        operations.invoke(cls(schema))
+        operations.invoke(cls(schema, **which))
 
     def reverse(self) -> MigrateOperation:
         """Return the operation that undoes this one."""
-        undo = DropDualwriteOutboxTable if isinstance(self, CreateDualwriteOutboxTable) else CreateDualwriteOutboxTable
-        return undo(self.schema)
+        return self.undone_by(self.schema, **self.which)
 
 
-class _OnTables(MigrateOperation):
-    """An operation on the tables of a writer."""
-
-    def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
-        self.schema = schema
-        self.consumed_offsets = consumed_offsets
-
-    @classmethod
-    def carry_out(cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False) -> None:
-        """Carry out the operation; `op` has this method under the operation's name."""
-        operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
-
-    def reverse(self) -> MigrateOperation:
-        """Return the operation that undoes this one."""
-        undo = DropDualwriteTables if isinstance(self, CreateDualwriteTables) else CreateDualwriteTables
-        return undo(self.schema, consumed_offsets=self.consumed_offsets)
+class _OnOutbox(_Operation):
+    @staticmethod
+    def tables_of() -> tuple[sa.Table, ...]:  # type: ignore[override]  # has no settings
+        return (kafka_transaction_outbox,)
 
 
 @Operations.register_operation("create_dualwrite_tables", "carry_out")
-class CreateDualwriteTables(_OnTables):
+class CreateDualwriteTables(_Operation):
     """`op.create_dualwrite_tables(schema=None)`: create them, online or as SQL (`alembic upgrade --sql`).
 
     With `consumed_offsets=True` also the table that `OffsetsInDatabase` uses.
@@ -106,8 +102,10 @@ class CreateDualwriteTables(_OnTables):
 
 
 @Operations.register_operation("drop_dualwrite_tables", "carry_out")
-class DropDualwriteTables(_OnTables):
+class DropDualwriteTables(_Operation):
     """`op.drop_dualwrite_tables(schema=None)`. Recover first: afterwards transactions in doubt cannot be decided."""
+
+    undone_by = CreateDualwriteTables
 
 
 @Operations.register_operation("create_dualwrite_outbox_table", "carry_out")
@@ -122,29 +120,24 @@ class CreateDualwriteOutboxTable(_OnOutbox):
 class DropDualwriteOutboxTable(_OnOutbox):
     """`op.drop_dualwrite_outbox_table(schema=None)`. Recover first: blocks stored in it would never reach Kafka."""
 
-
-@Operations.implementation_for(CreateDualwriteOutboxTable)
-def _create_outbox(operations: Operations, operation: CreateDualwriteOutboxTable) -> None:
-    assert_has_outboxes(operations.get_context().dialect)
-    operations.impl.create_table(kafka_transaction_outbox.to_metadata(sa.MetaData(schema=operation.schema)))
+    undone_by = CreateDualwriteOutboxTable
 
 
-@Operations.implementation_for(DropDualwriteOutboxTable)
-def _drop_outbox(operations: Operations, operation: DropDualwriteOutboxTable) -> None:
-    operations.drop_table(kafka_transaction_outbox.name, schema=operation.schema)
+CreateDualwriteTables.undone_by = DropDualwriteTables
+CreateDualwriteOutboxTable.undone_by = DropDualwriteOutboxTable
 
 
 @Operations.implementation_for(CreateDualwriteTables)
-def _create(operations: Operations, operation: CreateDualwriteTables) -> None:
-    for table in _tables(operation):
+@Operations.implementation_for(CreateDualwriteOutboxTable)
+def _create(operations: Operations, operation: _Operation) -> None:
+    if kafka_transaction_outbox in operation.tables:
+        assert_has_outboxes(operations.get_context().dialect)
+    for table in operation.tables:
         operations.impl.create_table(table.to_metadata(sa.MetaData(schema=operation.schema)))
 
 
 @Operations.implementation_for(DropDualwriteTables)
-def _drop(operations: Operations, operation: DropDualwriteTables) -> None:
-    for table in reversed(_tables(operation)):
+@Operations.implementation_for(DropDualwriteOutboxTable)
+def _drop(operations: Operations, operation: _Operation) -> None:
+    for table in reversed(operation.tables):
         operations.drop_table(table.name, schema=operation.schema)
-
-
-def _tables(operation: CreateDualwriteTables | DropDualwriteTables) -> tuple[sa.Table, ...]:
-    return (*_TABLES, consumed_offsets.kafka_consumed_offset) if operation.consumed_offsets else _TABLES
