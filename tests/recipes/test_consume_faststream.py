@@ -49,7 +49,7 @@ class FakeConsumer:
         self.position = found[-1] + 1
         raw = tuple(SimpleNamespace(topic="in", partition=0, offset=offset, key=None, value=str(offset).encode(),
                                     headers=(), timestamp=0) for offset in found)  # fmt: skip
-        return SimpleNamespace(raw_message=raw, consumer=self)
+        return SimpleNamespace(raw_message=raw, consumer=self, committed=None)
 
     @property
     def is_at_end(self) -> bool:
@@ -60,8 +60,11 @@ class Subscribed(ExactlyOnce):
     """FastStream calls it twice: to parse a delivered message, and then to take it."""
 
     async def take(self, message: Any) -> None:
-        await self.parser(message.raw_message, parsed)
+        await self.see(message)
         await super().take(message)
+
+    async def see(self, message: Any) -> None:
+        message.committed = (await self._parse(message.raw_message, parsed)).committed
 
 
 async def parsed(raw: Any) -> Any:
@@ -85,12 +88,14 @@ class Site:
             raise ValueError(body)
 
     @asynccontextmanager
-    async def member(self, **options: Any) -> AsyncIterator[ExactlyOnce]:
+    async def member(self, **options: Any) -> AsyncIterator[Subscribed]:
         engine = create_async_engine(self.database.url.set(drivername="sqlite+aiosqlite"))
         servers = self.emulator.bootstrap_servers
         async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=unique("member")) as writer:
             given = {"offsets": OffsetsInDatabase(engine), **options}
-            yield Subscribed(writer, self.handle, group_id="billing", **given)
+            member = Subscribed(writer, self.handle, group_id="billing", **given)
+            member._placing.subscriber = SimpleNamespace(_broker_middlewares=())
+            yield member
         await engine.dispose()
 
     def assert_written(self, *offsets: int) -> None:
@@ -178,7 +183,7 @@ async def test_a_message_that_did_not_reach_take_is_read_again(
         consumer = FakeConsumer([0, 1, 2, 5, 6])
         await member.take(consumer.deliver())
         for _ in range(times):
-            await member.parser(consumer.deliver(2).raw_message, parsed)  # 1 and 2
+            await member.see(consumer.deliver(2))  # 1 and 2
             await member.take(consumer.deliver())
             assert consumer.position == 1
         await drain(member, consumer)
@@ -189,7 +194,7 @@ async def test_a_message_that_did_not_reach_take_is_read_again(
 async def test_a_dropped_message_of_a_partition_that_was_away_is_the_others(site: Site) -> None:
     async with site.member() as loser, site.member() as successor:
         slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
-        await loser.parser(slow.deliver().raw_message, parsed)
+        await loser.see(slow.deliver())
         await drain(successor, fast)
         slow.generation_id = 2
         await drain(loser, slow)
@@ -265,7 +270,7 @@ async def test_a_third_message_does_not_overtake_the_second_one_that_had_to_wait
     async with site.member() as member:
         consumer = FakeConsumer([0, 1, 2])
         first, second, third = consumer.deliver(), consumer.deliver(), consumer.deliver()
-        await member.parser(third.raw_message, parsed)
+        await member.see(third)
         results = await asyncio.gather(member.take(first), member.take(second), return_exceptions=True)
         assert [type(result) for result in results] == [type(None), IllegalStateError]
         await ExactlyOnce.take(member, third)

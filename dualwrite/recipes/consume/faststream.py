@@ -15,11 +15,10 @@ the row wherever the two may differ: when it is assigned partitions (`faststream
 the generation of the group is new.
 
 FastStream must commit no offsets itself: in a partition without a row, failed records before them would be skipped. So
-a subscriber that was not made by `subscriber` is refused with its first message, because FastStream shows its settings
-no earlier. Only the missing rows are written for that message, and no message is ever acknowledged.
+no message is ever acknowledged, and a subscriber that was not made by `subscriber` is refused with its first message.
 
 Not every delivered message reaches the subscriber: FastStream logs errors of its parser, its decoder, a middleware or a
-dependency, and goes on. `parser` sees each message first, so a message that did not reach `take` is detected, and read
+dependency, and goes on. Our parser sees each message first, so one that did not reach `take` is detected, and read
 again. Only the middlewares of a broker receive messages before they are parsed: if there are any, `middleware` must be
 the first of them.
 
@@ -32,7 +31,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
@@ -50,6 +48,9 @@ from dualwrite.recipes.core.telemetry import count_consumed
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 
 _log = logging.getLogger(__name__)
+
+_NOT_BY_FASTSTREAM: Final = "by its dual write"
+"""How a message is marked, so that FastStream takes it for acknowledged, and commits no offset for it."""
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
@@ -96,11 +97,8 @@ class ExactlyOnce:
         """The offset to which the consumer was last moved, and the first one delivered then: neighbours in the log."""
         self._unwritten: dict[TopicPartition, int] = {}
         """Offsets of the first delivered records that are not known to be written."""
-        self._sees_deliveries = False
         self._sees_receipts = True
         """Whether no middleware can drop a message before it is noted here."""
-        self._is_foreign = False
-        """Whether the subscriber was not made here, so that FastStream may commit offsets."""
         self._placing = Placing(group_id, offsets, WriterTopicIds(writer, await_response), _seek_one)
         self._busy: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
@@ -120,8 +118,8 @@ class ExactlyOnce:
         own = {
             "group_id": self.group_id,
             "ack_policy": AckPolicy.MANUAL,
-            "parser": self.parser,
-            "decoder": self.decoder,
+            "parser": self._parse,
+            "decoder": _body_of,
         }
         subscriber: Callable[[Callable[..., Any]], Any] = self._placing.subscribe(broker, topics, own, settings)
         return subscriber
@@ -137,38 +135,17 @@ class ExactlyOnce:
                 self._delivered(partition, offset)
         return _Receipt()
 
-    async def parser(self, raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Message:
+    async def _parse(self, raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Message:
         """Note that a message is delivered, and parse it as FastStream does, without unreadable headers.
 
         Handlers get the original headers.
         """
-        self._sees_deliveries = True
-        subscriber = _subscriber_of(parse)
-        self._sees_receipts = subscriber is None or self._is_first(subscriber._broker_middlewares)  # noqa: SLF001
-        self._is_foreign = subscriber is not None and subscriber is not self._placing.subscriber
-        first = first_offsets(_records_of(raw))
-        for partition, offset in first.items():
+        self._sees_receipts = self._is_first(self._placing.subscriber._broker_middlewares)  # noqa: SLF001
+        for partition, offset in first_offsets(_records_of(raw)).items():
             self._delivered(partition, offset)
         message = await _parsed(raw, parse)
-        _leave_unacknowledged(message)
-        if self._is_foreign:
-            await self._seek(message, first)  # at once: ACK_FIRST commits the consumer's position
-            await self._note_start(first)
+        message.committed = _NOT_BY_FASTSTREAM
         return message
-
-    async def _note_start(self, partitions: Collection[TopicPartition]) -> None:
-        """Give partitions without a row one, at the first delivered offset, which outranks FastStream's commits."""
-        rows = await self._offsets.resume_positions(self, partitions)  # type: ignore[arg-type]  # needs group_id only
-        first = {partition: self._unwritten[partition] for partition in partitions if partition not in rows}
-        if first:
-            async with self._writer.transaction() as tx:
-                await self._offsets.move(tx, ConsumerGroupMetadata(self.group_id), first)
-            self._offsets.moved(first)
-
-    @staticmethod
-    async def decoder(message: Message) -> Any:
-        """Leave the body as it is: handlers get bytes. FastStream's own decoder may fail."""
-        return message.body
 
     def _is_first(self, middlewares: Sequence[Any]) -> bool:
         """Return whether the middlewares of other owners are all behind `middleware`."""
@@ -194,8 +171,9 @@ class ExactlyOnce:
         """
         records = _records_of(message.raw_message)
         first = first_offsets(records)
-        _leave_unacknowledged(message)
         try:
+            if message.committed is not _NOT_BY_FASTSTREAM:
+                raise ConfigError(_FOREIGN)
             with self._alone(first):
                 await self._take(message, records, first)
         except BaseException as error:
@@ -228,8 +206,6 @@ class ExactlyOnce:
     async def _take(
         self, message: Message, records: Sequence[ConsumedRecord], first: Mapping[TopicPartition, int]
     ) -> None:
-        if self._is_foreign or not self._sees_deliveries:
-            raise ConfigError(_FOREIGN)
         if not self._sees_receipts:
             raise IllegalStateError(_NO_MIDDLEWARE)
         generation = _membership(message).generation_id
@@ -375,19 +351,6 @@ class ExactlyOnce:
 # ---- FastStream's messages, of either library -----------------------------------------------------------------------
 
 
-def _subscriber_of(parse: Callable[[Any], Awaitable[Message]]) -> Any:
-    """Return the subscriber whose own parser is `parse`; None while no message of it is handled.
-
-    FastStream exposes its subscriber only in a context variable while it handles a message;
-    tests/recipes/test_faststream_brokers.py fails if that changes.
-    """
-    own_parser = getattr(parse, "__self__", None)
-    for variable, subscriber in copy_context().items():
-        if variable.name == "handler_" and own_parser is not None and getattr(subscriber, "parser", None) is own_parser:
-            return subscriber
-    return None
-
-
 class _Receipt:
     """A middleware that does nothing, for one message: FastStream requires one."""
 
@@ -414,9 +377,9 @@ async def _parsed(raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Messa
     return message
 
 
-def _leave_unacknowledged(message: Message) -> None:
-    """Keep FastStream from committing offsets for this message, by marking it as acknowledged already."""
-    message.committed = True
+async def _body_of(message: Message) -> Any:
+    """Leave the body as it is: handlers get bytes. FastStream's own decoder may fail."""
+    return message.body
 
 
 class _Headerless:
