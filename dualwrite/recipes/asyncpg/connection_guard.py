@@ -38,8 +38,6 @@ def assert_can_begin(raw: Any) -> None:
 
 
 class Watch(StatementWatch):
-    """Watches an asyncpg connection."""
-
     def __init__(self, raw: Any, records: RecordBuffer) -> None:
         super().__init__(records)
         self._raw = raw
@@ -73,7 +71,6 @@ class Watch(StatementWatch):
             raise ended_past(ENDED)
 
     def doomed(self) -> Exception:
-        """Return the error of a transaction in which a statement has failed."""
         error = doomed_by(self._statement_failure)
         error.__cause__ = self._statement_failure
         return error
@@ -81,7 +78,6 @@ class Watch(StatementWatch):
     # -- statements ----------------------------------------------------------------------------------------------
 
     def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
-        """Remember that a statement failed or was interrupted."""
         by_the_server = isinstance(error, asyncpg.PostgresError)
         was_not_sent = isinstance(error, asyncpg.InterfaceError)
         if savepoint is not None and not (by_the_server or was_not_sent):

@@ -16,5 +16,4 @@ class DualWriteConfig(AppConfig):
     verbose_name = "Dual writes"
 
     def ready(self) -> None:
-        """Register the checks."""
         checks.register(check_settings, "dualwrite")

@@ -72,7 +72,6 @@ class DjangoDualWrite(DualWrite):
         return self._has_left or self.belongs_to_the_parent
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
         self._followed.assert_intact()
 
     @property
@@ -164,7 +163,6 @@ class CapturedWrite(DjangoDualWrite):
 
 
 async def _commit_alone(write: DjangoDualWrite) -> None:
-    """Commit the database without Kafka."""
     await flush_block(write.progress)
     await commit_database_alone(write.progress)
 

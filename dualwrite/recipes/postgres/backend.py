@@ -151,17 +151,14 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
             self.database = self._new_database(self.connections, beside=self.background)
 
     def begin_life(self) -> None:
-        """Create the database of a pool and its connections for this process."""
         self.background = self._driver.connections_beside(self._source, most_kept=_KEPT_BESIDE)
         self.database = self._new_database(self.background, of_blocks=self.connections)
 
     @property
     def outbox(self) -> PostgresDatabase[Any]:
-        """The database, with its outbox."""
         return self.database
 
     def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
-        """Return the leases of a prefix for a new owner."""
         return PostgresLeases(
             self.database, prefix=prefix, owner=owner, lease_ms=lease_ms, create_table=self._create_table
         )

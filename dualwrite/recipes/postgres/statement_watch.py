@@ -69,7 +69,6 @@ class StatementWatch(ABC):
             raise self._refused_ending
 
     def after(self, savepoint: Savepoint) -> None:
-        """Track the effect of an executed statement."""
         savepoint.follow(self._records)
 
     def _refuse(self, sentence: str) -> NoReturn:

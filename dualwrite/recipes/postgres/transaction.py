@@ -59,8 +59,6 @@ _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
     " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
 )
-_INSUFFICIENT_PRIVILEGE: Final = "42501"
-_HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,6 @@ class PostgresTransaction(PostgresSteps):
         self._watch.doom(error)
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
         self._watch.assert_intact()
 
     async def flush(self) -> None:
@@ -271,7 +268,6 @@ class PostgresTransaction(PostgresSteps):
             await self._of.release(self.connection)
 
     def close_at_once(self) -> bool:
-        """Close without waiting. Return False, and do nothing, if closing would have to wait."""
         if self._is_closed:
             return True
         if self._belongs_to_the_parent or not self.is_idle:
@@ -323,7 +319,6 @@ class PostgresTransaction(PostgresSteps):
         await self._script(file)
 
     async def make_row(self, transactional_id: str) -> None:
-        """Create an empty row unless it exists."""
         await self.changed(self._pin.sql(_INSERT), {"id": transactional_id})
 
     async def identity(self) -> DatabaseIdentity | None:

@@ -84,8 +84,6 @@ def assert_can_begin(connection: AnyConnection) -> None:
 
 
 class Watch(StatementWatch):
-    """Watches a psycopg connection."""
-
     def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
         super().__init__(records)
         self._connection: Any = connection
@@ -132,7 +130,6 @@ class Watch(StatementWatch):
         return super().before(query if type(query) is str else _text(query, self._connection))
 
     def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
-        """Remember that a statement failed or was interrupted."""
         if savepoint is not None and not isinstance(error, Exception):
             self._refused_ending = error
         if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):

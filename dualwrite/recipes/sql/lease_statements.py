@@ -166,5 +166,4 @@ class TableLeases(ABC):
 
 
 def _escaped(text: str) -> str:
-    """Return the text escaped for LIKE."""
     return text.replace("/", "//").replace("%", "/%").replace("_", "/_")

@@ -153,7 +153,6 @@ class Place(NamedTuple):
 
 
 def place_of(text: str, content: bytes) -> Place:
-    """Read the text that `ADD` returns."""
     seq, stored_at_ms, waits, location = text.split(" ", 3)
     return Place(Added(int(seq), int(stored_at_ms), content), waits in _DURABLE, location)
 

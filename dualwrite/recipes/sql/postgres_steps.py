@@ -59,7 +59,6 @@ class Pin:
         return self.tables
 
     def sql(self, text: str) -> str:
-        """Return a statement with the full names of our tables."""
         return self.located.sql(text)
 
 
@@ -218,8 +217,6 @@ class PostgresSteps(ABC):
         return self.mark
 
     def refusals(self, transactional_id: str, previous: PreparedTxnState) -> Refusals:
-        """Return the errors of a refused write."""
-
         def not_held() -> Exception:
             if not self.mark:
                 return self._ended_past()  # it may be another transaction
@@ -257,7 +254,6 @@ class PostgresSteps(ABC):
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
     async def diversion(self, name: str) -> DiversionRow:
-        """Return the diversion of a pool as seen inside this transaction."""
         statements = PinnedStatements(self, self._pin)
         return DiversionRow(statements, DIALECTS["postgresql"], name, first_row=self._first_row_of)
 
@@ -266,7 +262,6 @@ class PostgresSteps(ABC):
 
     @property
     def outbox(self) -> PostgresOutbox:
-        """The stored blocks of outboxes, as seen inside this transaction."""
         return PostgresOutbox(PinnedStatements(self, self._pin), self._has_ended)
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:

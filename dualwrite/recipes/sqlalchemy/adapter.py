@@ -44,8 +44,6 @@ ResultT = TypeVar("ResultT")
 
 
 class SqlAlchemyDatabase(DatabaseWithOutbox):
-    """`Database` on an engine."""
-
     # SQLAlchemy does not wrap the OSError of a connection that asyncpg could not open
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
@@ -219,7 +217,6 @@ class SqlAlchemyBackend:
         return self.database
 
     def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
-        """Return the leases of a prefix for a new owner."""
         return SqlAlchemyLeases(
             self.background_engine,
             prefix=prefix,
@@ -232,7 +229,6 @@ class SqlAlchemyBackend:
 
     @property
     def leases_inside_blocks(self) -> bool:
-        """Whether a lease can be taken while a block of this process holds uncommitted writes."""
         return not locks_whole_database(self.engine.dialect)
 
     async def connect_first(self) -> None:

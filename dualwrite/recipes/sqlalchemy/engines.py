@@ -119,7 +119,6 @@ def locks_whole_database(dialect: sa.Dialect) -> bool:
 
 
 def is_mysql(dialect: sa.Dialect) -> bool:
-    """Return whether this is MySQL or MariaDB."""
     return dialect.name in ("mysql", "mariadb")
 
 

@@ -83,7 +83,6 @@ class _Operation(MigrateOperation):
         operations.invoke(cls(schema, **which))
 
     def reverse(self) -> MigrateOperation:
-        """Return the operation that undoes this one."""
         return self.undone_by(self.schema, **self.which)
 
 

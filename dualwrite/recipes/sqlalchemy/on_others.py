@@ -128,14 +128,12 @@ class OnOthers(SqlAlchemyPort):
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
     async def diversion(self, name: str) -> DiversionRow:
-        """Return the diversion of a pool as seen inside this transaction."""
         dialect = self._connection.dialect.name
         statements = PinnedStatements(self, self._pin)
         return DiversionRow(statements, DIALECTS["mysql" if dialect == "mariadb" else dialect], name)
 
     @property
     def outbox(self) -> OutboxInSteps:
-        """The outbox as seen inside this transaction."""
         assert self.outbox_sql is not None, "a pool without an outbox asks for none"
         return OutboxInSteps(_PinnedInserts(self, self._pin), self._has_ended, self.outbox_sql)
 
@@ -155,7 +153,6 @@ class OnOthers(SqlAlchemyPort):
         return blocking.run(type(self)(self._connection, self._pin).outbox.is_there(transactional_id, added))
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
-        """Return whether no transaction in progress has added a block."""
         return True  # the state row is locked, and with it the whole database
 
 

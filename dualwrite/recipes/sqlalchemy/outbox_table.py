@@ -61,7 +61,6 @@ kafka_transaction_outbox = sa.Table(
 
 
 def has_outboxes(dialect: sa.Dialect) -> bool:
-    """Return whether a database can have the table."""
     return dialect.name in OUTBOX_SQL
 
 

@@ -38,7 +38,6 @@ class SqlAlchemyPort(OnConnection):
 
     @property
     def connection(self) -> sa.Connection:
-        """The connection of the transaction."""
         return self._connection
 
     def _note_id(self, transactional_id: str) -> None:

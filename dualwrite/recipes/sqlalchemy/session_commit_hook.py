@@ -82,7 +82,6 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._begin_to_watch()
 
     def commit(self) -> None:
-        """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._assert_not_doomed()
         self.commit_was_sent = True
         super().commit()

@@ -253,8 +253,6 @@ def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -
 
 
 class _SessionWrite(DualWrite):
-    """The dual write of one transaction of a Session."""
-
     def __init__(self, transaction: FollowedTransaction, records: RecordBuffer, writer: SessionWriter) -> None:
         super().__init__(
             writer.backend.database.transaction(transaction), records, writer.backend.waiting.uninterrupted

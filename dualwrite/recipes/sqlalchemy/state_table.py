@@ -100,7 +100,6 @@ class SqlAlchemyStateStore:
         examine(self._engine, checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ())))
 
     def create_tables(self) -> None:
-        """Create missing tables."""
         create_state_table(self._engine, self._schema)
 
     @property

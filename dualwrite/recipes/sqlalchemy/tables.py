@@ -57,7 +57,6 @@ def exact_text(length: int) -> sa.types.TypeEngine[str]:
 
 @cache
 def in_schema(table: sa.Table, schema: str | None) -> sa.Table:
-    """Return the table in a schema."""
     return table if schema is None else table.to_metadata(sa.MetaData(), schema=schema)
 
 
@@ -155,7 +154,6 @@ def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
 
 
 def found_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity | None:
-    """Return the identity; None if there is none yet. Raises DatabaseMovedError."""
     with engine.begin() as connection:
         return identity_of(connection, pinned)
 
@@ -234,11 +232,9 @@ class OnConnection:
         self._carry = carry
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Execute a SELECT and return its rows; parameters are written `:name`."""
         return await self._carry(lambda: self._connection.execute(cached_text(sql), values).all())
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute a statement and return how many rows it changed."""
         return await self._carry(lambda: self._connection.execute(cached_text(sql), values).rowcount)
 
     async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:

@@ -239,7 +239,6 @@ def follow_session(session: Session, transaction: SqlAlchemyTransaction) -> None
 
 
 def forget_session(session: Session) -> None:
-    """Stop tracking the Session. Idempotent."""
     vars(session).pop(_ATTRIBUTE, None)
 
 
@@ -383,7 +382,6 @@ class SqlAlchemyTransaction:
 
     @property
     def is_over(self) -> bool:
-        """Whether the transaction has ended."""
         return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
 
     @property
@@ -442,7 +440,6 @@ class SqlAlchemyTransaction:
         self._assert_not_doomed()
 
     def assert_has_not_ended(self) -> None:
-        """Raise TransactionEndedInsideError if the driver reports that the transaction has ended past SQLAlchemy."""
         if self._has_ended_past:
             self.was_ended_past = True
             raise ended_past_sqlalchemy(self.connection)
@@ -555,7 +552,6 @@ class SqlAlchemyTransaction:
             self._doom_all(error)
 
     def _is_in_savepoint(self) -> bool:
-        """Return whether the block is inside one of its savepoints."""
         return self.connection.in_nested_transaction()
 
     def _doom_all(self, error: BaseException) -> None:
@@ -587,7 +583,6 @@ class SqlAlchemyTransaction:
             self._message.send(dbapi_connection)
 
     def before_commit(self) -> None:
-        """Raise if COMMIT must not be sent."""
         if not self._committing:
             raise TransactionEndedInsideError(
                 "commit was called inside a dual write; neither database nor Kafka was changed: "
@@ -614,7 +609,6 @@ class SqlAlchemyTransaction:
                 raise TransactionEndedInsideError(_UNDONE)
 
     def _assert_not_failed(self) -> None:
-        """Raise the database's error if the transaction has failed."""
         self.commit_was_sent = False
         self.connection.exec_driver_sql("SELECT 1")
 
@@ -645,7 +639,6 @@ class SqlAlchemyTransaction:
             self._doom_all(error)
 
     def before_statement(self, statement: str) -> None:
-        """Raise if the statement must not be sent."""
         self._savepoint = checked(statement, self._grammar)
         if self._has_ended_past:
             ended = ended_past(
@@ -672,7 +665,6 @@ class SqlAlchemyTransaction:
         return has_begun and in_transaction(self.driver) is False
 
     def after_statement(self) -> None:
-        """Note that the statement has succeeded."""
         if not self._driver_has_begun:
             self._driver_has_begun = in_transaction(self.driver) is True
         # Read from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint
@@ -680,7 +672,6 @@ class SqlAlchemyTransaction:
             self._savepoint.follow(self._records)
 
     def refuse_second_database(self, connection: sa.Connection) -> None:
-        """Raise IllegalStateError if the Session uses another connection."""
         if connection is not self.connection:
             self._second_database = True
             raise IllegalStateError(_SECOND_DATABASE)

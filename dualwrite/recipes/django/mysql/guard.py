@@ -86,7 +86,6 @@ class Guard:
     # ---- statements -------------------------------------------------------------------------------------------------
 
     def before(self, query: Any) -> Savepoint | None:
-        """Check a statement that is about to be sent. Return what it does to a savepoint, for `after`."""
         text = query if isinstance(query, str) else bytes(query).decode(errors="replace")
         try:
             return checked(text, MYSQL)
@@ -106,7 +105,6 @@ class Guard:
             self._records.refuse(error)
 
     def after(self, savepoint: Savepoint | None) -> None:
-        """Track the effect of an executed statement."""
         if savepoint is None:
             return
         # RELEASE also ends all later savepoints. If the released one is older than the mark, it proves the same as the

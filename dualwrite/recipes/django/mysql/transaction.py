@@ -34,12 +34,10 @@ class GuardedTransaction(SqlAlchemyTransaction):
         self._guard.start()
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
         self._guard.assert_intact()
         super().assert_intact()
 
     def doom(self, error: BaseException) -> None:
-        """Allow this dual write, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
         self._records.refuse(error)
 
     @property

@@ -51,7 +51,6 @@ class MySqlDualWrites(DualWriteWrapper):
         return connection
 
     def create_cursor(self, name: Any = None) -> Any:
-        """Create a cursor of the driver."""
         self.has_just_decided = False
         return super().create_cursor(name)
 

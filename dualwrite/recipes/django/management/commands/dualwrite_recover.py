@@ -33,7 +33,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add the options."""
         parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help="the alias of the database; default: default")
         parser.add_argument("--all", action="store_true", help="all ids of the database, not only those of its prefix")
         parser.add_argument("--apply", action="store_true", help="resolve what is found")
@@ -46,7 +45,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *arguments: Any, **options: Any) -> None:
-        """Run one round."""
         alias = options["database"]
         connection = connections[alias] if alias in connections.settings else None
         if not isinstance(connection, DualWriteWrapper):
