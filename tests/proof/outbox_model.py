@@ -323,9 +323,10 @@ def _with_stable_token(content: bytes) -> bytes:
 
 def outbox_table(statements: CheckedStatements) -> OutboxTable:
     """Return the real `StoredBlocks` of a transaction on the world's table."""
+    in_place: Any = statements
     if isinstance(statements, CheckedSteps):
-        return OutboxInSteps(statements, statements.has_ended, OF_SQLITE, forgets=lambda: True)
-    return PostgresOutbox(statements, statements.has_ended)
+        return OutboxInSteps(in_place, statements.has_ended, OF_SQLITE, forgets=lambda: True)
+    return PostgresOutbox(in_place, statements.has_ended)
 
 
 def without_token(content: bytes) -> bytes:

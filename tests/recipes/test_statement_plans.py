@@ -16,8 +16,7 @@ from dualwrite.recipes.core.store import Sent
 from dualwrite.recipes.postgres.transaction import _schema
 from dualwrite.recipes.sql.outbox_statements import PostgresOutbox
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
-from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres_steps import Pin
+from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
 from dualwrite.recipes.sqlalchemy.on_others import OnMySql
 from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
@@ -96,7 +95,7 @@ async def has_ended(transactional_id: str, seq: int) -> bool:
 
 def publish(connection: psycopg.Connection) -> set[str]:
     """Read two batches, keep the first and delete the second, as a publisher does. Return how their rows were found."""
-    explaining = Explaining(connection)
+    explaining: Any = Explaining(connection)
     outbox = PostgresOutbox(explaining, has_ended)
 
     async def steps() -> None:
@@ -108,7 +107,8 @@ def publish(connection: psycopg.Connection) -> set[str]:
 
     with connection.transaction():
         blocking.run(steps())
-    return explaining.met
+    met: set[str] = explaining.met
+    return met
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=["columns analyzed", "columns unknown"])

@@ -16,7 +16,8 @@ from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.statement_watch import NOT_READY
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.sql.commit_message import Refusals
-from dualwrite.recipes.sql.postgres_steps import Pin, RequiredPlace
+from dualwrite.recipes.sql.pinned_tables import Pin
+from dualwrite.recipes.sql.postgres_steps import RequiredPlace
 
 
 class AsyncpgTransaction(PostgresTransaction):

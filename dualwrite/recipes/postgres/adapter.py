@@ -19,19 +19,19 @@ from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
-from dualwrite.recipes.sql.isolation import sees_now
 from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
 from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
+    Pin,
     PinnedTables,
     checked_schema,
     find_schema,
     find_state_table,
     quoted,
 )
-from dualwrite.recipes.sql.postgres_steps import Pin
+from dualwrite.recipes.sql.postgres import sees_now
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 
 ResultT = TypeVar("ResultT")

@@ -18,8 +18,7 @@ from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections, KeptConnections, MadeConnections
 from dualwrite.recipes.postgres.transaction import TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
-from dualwrite.recipes.sql.pinned_tables import checked_schema
-from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
+from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements, checked_schema
 from dualwrite.recipes.writer import Use
 
 ConnectionT = TypeVar("ConnectionT")

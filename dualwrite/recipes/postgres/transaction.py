@@ -38,6 +38,7 @@ from dualwrite.recipes.sql.database_identity import (
     present_place,
 )
 from dualwrite.recipes.sql.pinned_tables import (
+    Pin,
     PinnedTables,
 )
 from dualwrite.recipes.sql.postgres import (
@@ -46,7 +47,7 @@ from dualwrite.recipes.sql.postgres import (
     WITNESS,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
-from dualwrite.recipes.sql.postgres_steps import Pin, PostgresSteps, RequiredPlace
+from dualwrite.recipes.sql.postgres_steps import PostgresSteps, RequiredPlace
 
 _log = logging.getLogger(__name__)
 

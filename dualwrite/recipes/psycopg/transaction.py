@@ -30,8 +30,9 @@ from dualwrite.recipes.psycopg.driver import (
 )
 from dualwrite.recipes.psycopg.own_adapters import cursor_of, encoding_of
 from dualwrite.recipes.sql.commit_message import Refusals
+from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres import LOCATION
-from dualwrite.recipes.sql.postgres_steps import Pin, RequiredPlace
+from dualwrite.recipes.sql.postgres_steps import RequiredPlace
 
 
 class PsycopgTransaction(PostgresTransaction):

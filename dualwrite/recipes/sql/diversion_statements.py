@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.errors import StateRowError
 from dualwrite.recipes.core.store import Way
-from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxStatements
+from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE, PinnedStatements
 
 _OF_ROW: Final = "transactional_id = :id AND seq = 0"
 _WAY: Final = (
@@ -84,7 +84,7 @@ class DiversionRow:
 
     def __init__(
         self,
-        statements: OutboxStatements,
+        statements: PinnedStatements,
         dialect: DiversionDialect,
         name: str,
         *,

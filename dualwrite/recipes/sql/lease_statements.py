@@ -9,11 +9,12 @@ long as a lease lasts) would notice a dead process sooner, but no guarantee depe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from dualwrite.recipes.core.leases import Lease, slot_of
 from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.sql.pinned_tables import Statements
 
 ResultT = TypeVar("ResultT")
 
@@ -46,19 +47,7 @@ _RELEASE: Final = f"UPDATE {LEASE_TABLE} SET owner = NULL, expires_at_ms = 0 WHE
 _ABANDON: Final = f"UPDATE {LEASE_TABLE} SET expires_at_ms = 0 WHERE {_OF_SLOT} AND {_OURS}"
 
 
-class LeaseTransaction(Protocol):
-    """A transaction in the database of the leases. Parameters are written `:name`."""
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Execute a SELECT and return its rows."""
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute a statement and return the number of rows it changed."""
-
-    async def has_table(self, name: str) -> bool: ...
-
-
-Steps = Callable[[LeaseTransaction], Coroutine[Any, Any, ResultT]]
+Steps = Callable[[Statements], Coroutine[Any, Any, ResultT]]
 
 
 class TableLeases(ABC):
@@ -97,7 +86,7 @@ class TableLeases(ABC):
     # ---- leases -----------------------------------------------------------------------------------------------
 
     async def every_lease(self) -> list[Lease]:
-        async def steps(transaction: LeaseTransaction) -> list[Lease]:
+        async def steps(transaction: Statements) -> list[Lease]:
             found = await transaction.rows(self._every, {"prefix": self._prefix})
             return [Lease(slot, bool(free), bool(expired)) for slot, free, expired in found]
 
@@ -110,7 +99,7 @@ class TableLeases(ABC):
         return await self._won(self._claim_free if lease.free else self._claim_expired, lease.slot)
 
     async def _won(self, sql: str, slot: int) -> bool:
-        async def steps(transaction: LeaseTransaction) -> bool:
+        async def steps(transaction: Statements) -> bool:
             return await transaction.changed(sql, {**self._new, "slot": slot}) == 1
 
         return await self._unless_beaten(steps)
@@ -120,7 +109,7 @@ class TableLeases(ABC):
             return set()
         these = f"slot IN ({', '.join(map(str, sorted(slots)))})"
 
-        async def steps(transaction: LeaseTransaction) -> set[int]:
+        async def steps(transaction: Statements) -> set[int]:
             await transaction.changed(f"{self._renew} AND {these}", self._new)
             held = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_PREFIX} AND {_OURS} AND {these}"
             return {slot for (slot,) in await transaction.rows(held, self._mine)}
@@ -130,7 +119,7 @@ class TableLeases(ABC):
     async def has(self, slot: int, block: DatabaseTransaction) -> bool:
         return await self._in_transaction(lambda transaction: self._is_ours(transaction, slot))
 
-    async def _is_ours(self, transaction: LeaseTransaction, slot: int) -> bool:
+    async def _is_ours(self, transaction: Statements, slot: int) -> bool:
         return bool(await transaction.rows(_HELD, {**self._mine, "slot": slot}))
 
     async def release(self, slot: int) -> None:
@@ -145,7 +134,7 @@ class TableLeases(ABC):
     async def adopt(self) -> None:
         await self._unless_beaten(self._adopt)
 
-    async def _adopt(self, transaction: LeaseTransaction) -> bool:
+    async def _adopt(self, transaction: Statements) -> bool:
         if not await transaction.has_table(_STATE_TABLE):
             return False
         ids = await transaction.rows(_STATE_IDS, {"pattern": f"{_escaped(self._prefix)}-%"})

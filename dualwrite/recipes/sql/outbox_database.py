@@ -11,7 +11,7 @@ from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction
 from dualwrite.recipes.sql.diversion_statements import DiversionRow
 from dualwrite.recipes.sql.outbox_statements import MAY_VACUUM, VACUUM
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxSql
-from dualwrite.recipes.sql.postgres_steps import Pin
+from dualwrite.recipes.sql.pinned_tables import Pin
 
 
 class DatabaseWithOutbox(ABC):

@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dualwrite.recipes.core.record_block import token_of
 from dualwrite.recipes.core.store import Added, Sent, StoredBlock
@@ -30,13 +30,13 @@ from dualwrite.recipes.sql.outbox_steps import (
     OUTBOX_TABLE,
     HasEnded,
     OutboxSql,
-    OutboxStatements,
     OutboxTable,
     Words,
     as_last_batch,
     forgets,
     gone,
 )
+from dualwrite.recipes.sql.pinned_tables import PinnedStatements
 
 _UNNUMBERED: Final = -(2**63) + 1
 """The number of a row that is to become number 0, for which MySQL would choose another."""
@@ -131,20 +131,16 @@ less than a second.
 """
 
 
-class Statements(OutboxStatements, Protocol):
-    """The same, and statements that add rows."""
-
-    async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute an INSERT, and return the number that the row got."""
-
-
 class OutboxInSteps(OutboxTable):
     """The outbox on MySQL, MariaDB or SQLite, and the block that is added."""
 
-    _statements: Statements
-
     def __init__(
-        self, statements: Statements, has_ended: HasEnded, sql: SqlOfSteps, *, forgets: Callable[[], bool] = forgets
+        self,
+        statements: PinnedStatements,
+        has_ended: HasEnded,
+        sql: SqlOfSteps,
+        *,
+        forgets: Callable[[], bool] = forgets,
     ) -> None:
         super().__init__(statements, has_ended, sql)
         self._in_steps = sql

@@ -13,14 +13,13 @@ from dualwrite.recipes.sql.outbox_steps import (
     OUTBOX_TABLE,
     HasEnded,
     OutboxSql,
-    OutboxStatements,
     OutboxTable,
     Words,
     as_last_batch,
     forgets,
     gone,
 )
-from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.sql.pinned_tables import PinnedStatements, PinnedTables
 from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, BY_INDEX, IS_MARKED, LOCATION, RAISE, with_literals
 
 _GONE_NUMBERS: Final = "CAST(CAST(:gone AS text) AS bigint[])"  # for asyncpg, which looks up the types of arrays
@@ -160,7 +159,7 @@ def place_of(text: str, content: bytes) -> Place:
 class PostgresOutbox(OutboxTable):
     """The outbox on PostgreSQL, which publishes by one statement."""
 
-    def __init__(self, statements: OutboxStatements, has_ended: HasEnded) -> None:
+    def __init__(self, statements: PinnedStatements, has_ended: HasEnded) -> None:
         super().__init__(statements, has_ended, OF_POSTGRES)
 
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
@@ -29,8 +29,8 @@ from dualwrite.recipes.core.store import (
     Sent,
     StoredBlock,
 )
-
-OUTBOX_TABLE: Final = "kafka_transaction_outbox"
+from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE as OUTBOX_TABLE
+from dualwrite.recipes.sql.pinned_tables import PinnedStatements
 
 MOST_BLOCKS: Final = 1_000
 """The most blocks that are published at a time."""
@@ -124,19 +124,6 @@ def forgets() -> bool:
     return not random.randrange(_FORGETS_ONE_IN)
 
 
-class OutboxStatements(Protocol):
-    """Executes statements in one transaction; parameters are written `:name`."""
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Execute a SELECT and return its rows."""
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute a statement and return the number of rows it changed."""
-
-    async def has_outbox_table(self) -> bool:
-        """Return whether the table exists; a positive answer is cached."""
-
-
 HasEnded = Callable[[str, int], Awaitable[bool]]
 """Returns whether no transaction in progress has added the block of an id with a number."""
 
@@ -144,7 +131,7 @@ HasEnded = Callable[[str, int], Awaitable[bool]]
 class OutboxTable(ABC):
     """`StoredBlocks` in the outbox, for the publisher."""
 
-    def __init__(self, statements: OutboxStatements, has_ended: HasEnded, sql: OutboxSql) -> None:
+    def __init__(self, statements: PinnedStatements, has_ended: HasEnded, sql: OutboxSql) -> None:
         self._statements = statements
         self._has_ended = has_ended
         self._sql = sql

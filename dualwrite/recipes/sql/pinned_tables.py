@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from dualwrite.errors import ConfigError, StateTableError
 from dualwrite.exact import exact
@@ -19,6 +19,7 @@ from dualwrite.exact import exact
 ResultT = TypeVar("ResultT")
 
 STATE_TABLE: Final = "kafka_transaction_state"
+OUTBOX_TABLE: Final = "kafka_transaction_outbox"
 
 OID: Final = "STATE_TABLE_OID"
 """Placeholder in PostgreSQL's statements for the oid of the pinned state table."""
@@ -52,6 +53,65 @@ def checked_schema(schema: Any) -> str | None:
     if not isinstance(schema, str) or not schema or _UNFIT.search(schema):
         raise ConfigError(f"schema takes the name of a schema without quotes, not {schema!r}")
     return exact(schema)
+
+
+class Pin:
+    """The location of our tables, queried once; shared by all transactions of one writer or pool."""
+
+    __slots__ = ("has_outbox_table", "tables")
+
+    def __init__(self, tables: PinnedTables | None = None) -> None:
+        self.tables = tables
+        self.has_outbox_table = False
+        """Whether `kafka_transaction_outbox` was found."""
+
+    @property
+    def located(self) -> PinnedTables:
+        assert self.tables is not None, "the tables are located before the first statement on their rows"
+        return self.tables
+
+    def sql(self, text: str) -> str:
+        return self.located.sql(text)
+
+
+class Statements(Protocol):
+    """Executes statements in one transaction; parameters are written `:name`."""
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Execute a SELECT and return its rows."""
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Execute a statement and return the number of rows it changed."""
+
+    async def has_table(self, name: str) -> bool: ...
+
+
+class PinnedStatements:
+    """Executes statements in one transaction, with the schema added to the names of tables."""
+
+    def __init__(self, transaction: Statements, pin: Pin) -> None:
+        self._transaction = transaction
+        self._pin = pin
+
+    async def has_table(self, name: str) -> bool:
+        return await self._transaction.has_table(self._pin.sql(name))
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._transaction.rows(self._pin.sql(sql), values)
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._transaction.changed(self._pin.sql(sql), values)
+
+    async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Execute an INSERT, and return the number that the row got. For databases other than PostgreSQL."""
+        executes: Any = self._transaction
+        number: int = await executes.inserted(self._pin.sql(sql), values)
+        return number
+
+    async def has_outbox_table(self) -> bool:
+        if not self._pin.has_outbox_table:
+            self._pin.has_outbox_table = await self.has_table(OUTBOX_TABLE)
+        return self._pin.has_outbox_table
 
 
 # ---- PostgreSQL: generators of statements, which the backend executes; parameters are written `:name` ---------------

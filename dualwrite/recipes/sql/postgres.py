@@ -9,12 +9,11 @@ in a failover.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Final
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sql.isolation import sees_now
 from dualwrite.recipes.sql.pinned_tables import OID, PinnedTables, Query, assert_still_there
 
 # ---- the row lock ---------------------------------------------------------------------------------------------------
@@ -76,28 +75,33 @@ _INSERT_UNLESS_HIDDEN: Final = (
 )
 """Fails with SERIALIZATION_FAILURE if the row exists and is not in the transaction's snapshot."""
 
-Statement = tuple[str, Mapping[str, str]]
-"""SQL and its parameters."""
 
-
-def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Statement, str | None, str | None]:
+def lock_row(pinned: PinnedTables, transactional_id: str, timeout_ms: int | None) -> Query[str | None]:
     """Lock the state row and return its text, or None if there is no row.
 
-    A generator: it yields statements, which the caller passes through `PinnedTables.sql`, and is sent the single value
-    of each. Begins with SKIP LOCKED, which neither waits nor fails the transaction; then waits with a time limit, and
-    restores the transaction's own limit.
+    Begins with SKIP LOCKED, which neither waits nor fails the transaction; then waits with a time limit, and restores
+    the transaction's own limit.
     """
     row = {"id": transactional_id}
-    free = yield _FREE, row
-    if free is not None:
-        return free
-    if timeout_ms is None:
-        return (yield SELECT_LOCKED, row)
-    before = yield _LOCK_TIMEOUT, {}
-    yield _SET_LOCK_TIMEOUT, {"value": f"{max(timeout_ms, 1)}ms"}  # 0 would mean no limit
-    found = yield SELECT_LOCKED, row
-    yield _SET_LOCK_TIMEOUT, {"value": str(before)}
-    return found
+    free = yield pinned.sql(_FREE), row
+    if free:
+        return str(free[0][0])
+    if timeout_ms is not None:
+        ((before,),) = yield _LOCK_TIMEOUT, {}
+        yield _SET_LOCK_TIMEOUT, {"value": f"{max(timeout_ms, 1)}ms"}  # 0 would mean no limit
+    found = yield pinned.sql(SELECT_LOCKED), row
+    if timeout_ms is not None:
+        yield _SET_LOCK_TIMEOUT, {"value": str(before)}
+    return str(found[0][0]) if found else None
+
+
+_SEES_NOW: Final = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
+
+
+@cache
+def sees_now(level: str | None) -> bool:
+    """Return whether each statement at an isolation level, of any database, sees everything committed before it."""
+    return level is not None and level.upper() in _SEES_NOW
 
 
 def assert_no_row(pinned: PinnedTables, transactional_id: str) -> Query[None]:

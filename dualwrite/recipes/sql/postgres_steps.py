@@ -35,31 +35,11 @@ from dualwrite.recipes.sql.outbox_statements import (
     commit_if_added,
     place_of,
 )
-from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, Query, table_replaced
+from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements, Query, table_replaced
 
 ResultT = TypeVar("ResultT")
 
 _HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
-
-
-class Pin:
-    """The location of our tables, queried once; shared by all transactions of one writer or pool."""
-
-    __slots__ = ("has_outbox_table", "tables")
-
-    def __init__(self, tables: PinnedTables | None = None) -> None:
-        self.tables = tables
-        self.has_outbox_table = False
-        """Whether `kafka_transaction_outbox` was found."""
-
-    @property
-    def located(self) -> PinnedTables:
-        assert self.tables is not None, "the tables are located before the first statement on their rows"
-        return self.tables
-
-    def sql(self, text: str) -> str:
-        return self.located.sql(text)
 
 
 class RequiredPlace(Protocol):
@@ -167,15 +147,7 @@ class PostgresSteps(ABC):
         return None if locked is None else locked[0]
 
     async def _lock_in_time(self, transactional_id: str, timeout_ms: int | None) -> str | None:
-        steps = postgres.lock_row(transactional_id, timeout_ms)
-        answer: str | None = None
-        try:
-            while True:
-                statement, values = steps.send(answer)
-                answer = await self._scalar(self._pin.sql(statement), values)
-        except StopIteration as locked:
-            text: str | None = locked.value
-            return text
+        return await self.query(postgres.lock_row(self._pin.located, transactional_id, timeout_ms))
 
     async def _assert_no_row(self, transactional_id: str) -> None:
         try:
@@ -287,33 +259,3 @@ class PostgresSteps(ABC):
 
     async def has_table(self, name: str) -> bool:
         return await self._scalar(_HAS_TABLE, {"name": name}) is not None
-
-
-class InTransaction(Protocol):
-    """Executes statements with full names of tables in one transaction; parameters are written `:name`."""
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]: ...
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int: ...
-    async def has_table(self, name: str) -> bool: ...
-
-
-class PinnedStatements:
-    """`Statements`, and `LeaseTransaction`, in a transaction: adds the schema to the names of tables."""
-
-    def __init__(self, transaction: InTransaction, pin: Pin) -> None:
-        self._transaction = transaction
-        self._pin = pin
-
-    async def has_table(self, name: str) -> bool:
-        return await self._transaction.has_table(self._pin.sql(name))
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._transaction.rows(self._pin.sql(sql), values)
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._transaction.changed(self._pin.sql(sql), values)
-
-    async def has_outbox_table(self) -> bool:
-        if not self._pin.has_outbox_table:
-            self._pin.has_outbox_table = await self.has_table(OUTBOX_TABLE)
-        return self._pin.has_outbox_table

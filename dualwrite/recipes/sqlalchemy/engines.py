@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.sql.isolation import sees_now
+from dualwrite.recipes.sql.postgres import sees_now
 
 if TYPE_CHECKING:  # tasks of the Spark sink need no ORM
     from sqlalchemy.orm import SessionTransaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from sqlalchemy.exc import DBAPIError
 
@@ -23,7 +23,7 @@ from dualwrite.recipes.core.store import (
 from dualwrite.recipes.sql import state_statements
 from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, SqlOfSteps
-from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
+from dualwrite.recipes.sql.pinned_tables import PinnedStatements
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import assert_holds_locks, autocommit
 from dualwrite.recipes.sqlalchemy.examination import file_of
@@ -37,18 +37,6 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
 from dualwrite.recipes.sqlalchemy.port import SqlAlchemyPort
-from dualwrite.recipes.sqlalchemy.tables import OnConnection
-
-
-class _PinnedInserts(PinnedStatements):
-    """The same statements, and those that return the number of a new row."""
-
-    def __init__(self, transaction: OnConnection, pin: Pin) -> None:
-        super().__init__(transaction, pin)
-        self._on = transaction
-
-    async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._on.inserted(self._pin.sql(sql), values)
 
 
 class OnOthers(SqlAlchemyPort):
@@ -135,7 +123,7 @@ class OnOthers(SqlAlchemyPort):
     @property
     def outbox(self) -> OutboxInSteps:
         assert self.outbox_sql is not None, "a pool without an outbox asks for none"
-        return OutboxInSteps(_PinnedInserts(self, self._pin), self._has_ended, self.outbox_sql)
+        return OutboxInSteps(PinnedStatements(self, self._pin), self._has_ended, self.outbox_sql)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox, as the last statement before `commit`.

@@ -16,7 +16,8 @@ from dualwrite.recipes.core.database_errors import driver_error
 from dualwrite.recipes.core.store import not_as_locked
 from dualwrite.recipes.sql import postgres
 from dualwrite.recipes.sql.commit_message import Refusals, refusal_in
-from dualwrite.recipes.sql.postgres_steps import Pin, PostgresSteps
+from dualwrite.recipes.sql.pinned_tables import Pin
+from dualwrite.recipes.sql.postgres_steps import PostgresSteps
 from dualwrite.recipes.sqlalchemy.drivers import (
     Carry,
     assert_holds_locks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.sql.postgres_steps import Pin
+from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.tables import OnConnection
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction

@@ -23,8 +23,7 @@ from dualwrite.recipes.core.store import (
 )
 from dualwrite.recipes.sql import state_statements
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres_steps import Pin
+from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sqlalchemy.drivers import Carry, deciding, here
 from dualwrite.recipes.sqlalchemy.engines import engine_without_pool, is_mysql, shares_one_connection

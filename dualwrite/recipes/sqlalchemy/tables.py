@@ -34,6 +34,8 @@ from dualwrite.recipes.sql.database_identity import (
 )
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import (
+    Pin,
+    PinnedStatements,
     PinnedTables,
     Rows,
     checked_schema,
@@ -41,7 +43,6 @@ from dualwrite.recipes.sql.pinned_tables import (
     find_schema,
     find_state_table,
 )
-from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import is_mysql, locks_whole_database
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, OWN, cached_text, for_own_use, own_text

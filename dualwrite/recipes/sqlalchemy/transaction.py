@@ -511,7 +511,7 @@ class SqlAlchemyTransaction:
             _abandoned.append(self.connection)
             return
         # These refer back to this transaction: the cycle would leave all of the block to the garbage collector.
-        self.write = self._is_still_written = None
+        self.write = self._is_still_written = self._message = None
         self.let_go()
         try:
             self._binding.close()

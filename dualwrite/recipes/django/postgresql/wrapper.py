@@ -17,8 +17,7 @@ from dualwrite.recipes.django.wrapper import DualWriteWrapper
 from dualwrite.recipes.psycopg.connection_guard import watched_cursor
 from dualwrite.recipes.psycopg.transaction import PsycopgDatabase, PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, quoted
-from dualwrite.recipes.sql.postgres_steps import Pin
+from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables, quoted
 
 _FILES: Final = ("schema.sql", "pool_schema.sql")
 
