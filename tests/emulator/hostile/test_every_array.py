@@ -20,13 +20,10 @@ from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.api.request_bounds import without_none
 from tests.emulator.hostile.requests import frame
-from tests.emulator.hostile.turns import watched
+from tests.emulator.hostile.turns import LONGEST, watched
 
-MANY = 5_000
-FEW = 1_000
-"""Steps of a slice."""
-LONGEST = 12 * MANY
-"""Steps of a turn: a loop that takes a dozen of them for each element in one piece is found."""
+MANY = 18_000
+"""A loop that takes four steps for each element in one piece is found."""
 
 Path = tuple[str, ...]
 
@@ -119,7 +116,7 @@ def emulator() -> Iterator[Emulator]:
 def test_others_are_served_in_between(emulator: Emulator, case: Case) -> None:
     sent = frame(case.key, case.version, 1, _made(request_schema(case.key, case.version), case.path))
     host, _, port = emulator.bootstrap_servers.rpartition(":")
-    with socket.create_connection((host, int(port)), 60) as raw, watched(emulator, FEW) as turns:
+    with socket.create_connection((host, int(port)), 60) as raw, watched(emulator) as turns:
         raw.sendall(sent)
         size = raw.recv(4, socket.MSG_WAITALL)
         if size:  # some of these requests end their connection

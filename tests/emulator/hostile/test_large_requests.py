@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -82,13 +81,6 @@ def _produce(client: RawClient) -> Any:
     return client.call("produce", 9, **options, topic_data=topics).responses[0].partition_responses * 3
 
 
-def _produce_to_topics(client: RawClient) -> Any:
-    new = request_parts("produce", 9).TopicProduceData
-    topics = tuple(new(name=f"n{index}", partition_data=()) for index in range(MANY))
-    options = {"transactional_id": None, "acks": -1, "timeout": milliseconds(1000)}
-    return client.call("produce", 9, **options, topic_data=topics).responses
-
-
 ANY_ACL = {
     "resource_type_filter": 2,
     "resource_name_filter": None,
@@ -151,53 +143,10 @@ def _leave(client: RawClient) -> Any:
     return client.call("leave_group", 5, group_id="left", members=members).members
 
 
-def _create_topics_with_too_many_partitions(client: RawClient) -> Any:
-    new = request_parts("create_topics", 7).CreatableTopic
-    options = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
-    topics = tuple(new(name=f"n{index}", **options) for index in range(MOST))
-    return client.call("create_topics", 7, topics=topics, timeout=milliseconds(1000), validate_only=True).topics
-
-
-def _create_partitions(client: RawClient) -> Any:
-    new = request_parts("create_partitions", 3).CreatePartitionsTopic
-    topics = tuple(new(name=f"n{index}", count=1, assignments=None) for index in range(MOST))
-    return client.call("create_partitions", 3, topics=topics, timeout=milliseconds(1000), validate_only=True).results
-
-
-def _alter_quotas(client: RawClient) -> Any:
-    parts = request_parts("alter_client_quotas", 1)
-    entries = tuple(
-        parts.EntryData(entity=(parts.EntityData(entity_type=f"n{index}", entity_name="n"),), ops=())
-        for index in range(MOST // 2)
-    )
-    return client.call("alter_client_quotas", 1, entries=entries, validate_only=True).entries
-
-
-def _delete_users(client: RawClient) -> Any:
-    new = request_parts("alter_user_scram_credentials", 0).ScramCredentialDeletion
-    deletions = tuple(new(name=f"n{index}", mechanism=1) for index in range(MOST))
-    return client.call("alter_user_scram_credentials", 0, deletions=deletions, upsertions=()).results
-
-
 def _alter_the_same_resource(client: RawClient) -> Any:
     new = request_parts("incremental_alter_configs", 1).AlterConfigsResource
     resources = (new(resource_type=2, resource_name="t", configs=()),) * MOST
     return client.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
-
-
-def _write_share_states_of_no_partition(client: RawClient) -> Any:
-    new = request_parts("write_share_group_state", 1).WriteStateData
-    topics = tuple(new(topic_id=UUID(int=1 + index), partitions=()) for index in range(MOST))
-    return client.call("write_share_group_state", 1, group_id="g", topics=topics).results
-
-
-def _add_no_partitions_to_transactions(client: RawClient) -> Any:
-    new = request_parts("add_partitions_to_txn", 5).AddPartitionsToTxnTransaction
-    transactions = tuple(
-        new(transactional_id=f"n{index}", producer_id=0, producer_epoch=0, verify_only=False, topics=())
-        for index in range(MOST)
-    )
-    return client.call("add_partitions_to_txn", 5, transactions=transactions).results_by_transaction
 
 
 def _describe_quorum(client: RawClient) -> Any:
@@ -217,7 +166,6 @@ def _describe_quorum(client: RawClient) -> Any:
         _offset_commit,
         _fetch,
         _produce,
-        _produce_to_topics,
         _delete_acls,
         _same_share_offset,
         _share_fetch,
@@ -225,13 +173,7 @@ def _describe_quorum(client: RawClient) -> Any:
         _describe_quorum,
         _fetch_of_topics,
         _leave,
-        _create_topics_with_too_many_partitions,
-        _create_partitions,
-        _alter_quotas,
-        _delete_users,
         _alter_the_same_resource,
-        _write_share_states_of_no_partition,
-        _add_no_partitions_to_transactions,
     ],
 )
 def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
@@ -245,30 +187,6 @@ def _check_turns(emulator: Emulator, send: Callable[[RawClient], None]) -> None:
     with RawClient(emulator.bootstrap_servers) as client, watched(emulator) as turns:
         send(client)
     assert turns.longest < LONGEST
-
-
-def _join(client: RawClient) -> None:
-    new = request_parts("join_group", 9).JoinGroupRequestProtocol
-    protocols = tuple(new(name=f"p{index}", metadata=b"") for index in range(MOST))
-    timeouts = {"session_timeout": milliseconds(10_000), "rebalance_timeout": milliseconds(10_000)}
-    member = {"group_id": "many", "member_id": "", "group_instance_id": None, "protocol_type": "consumer"}
-    answer = client.call("join_group", 9, **member, **timeouts, protocols=protocols, reason=None)
-    assert answer.error_code == ErrorCode.member_id_required
-
-
-def _sync(client: RawClient) -> None:
-    new = request_parts("sync_group", 5).SyncGroupRequestAssignment
-    assignments = tuple(new(member_id=f"m{index}", assignment=b"") for index in range(MOST))
-    member = {"group_id": "unknown", "member_id": "m", "group_instance_id": None, "generation_id": 1}
-    protocol = {"protocol_type": "consumer", "protocol_name": "p"}
-    answer = client.call("sync_group", 5, **member, **protocol, assignments=assignments)
-    assert answer.error_code == ErrorCode.unknown_member_id
-
-
-def _share_heartbeat(client: RawClient) -> None:
-    names = tuple(f"n{index}" for index in range(MOST))
-    member = {"group_id": "names", "member_id": "m", "member_epoch": 0, "rack_id": None}
-    assert client.call("share_group_heartbeat", 1, **member, subscribed_topic_names=names).member_id == "m"
 
 
 def _list_a_type_of_resources_often(client: RawClient) -> None:
@@ -341,9 +259,6 @@ def _share_states(client: RawClient) -> None:
 @pytest.mark.parametrize(
     "send",
     [
-        _join,
-        _sync,
-        _share_heartbeat,
         _list_a_type_of_resources_often,
         _alter_many_settings,
         _extend_a_long_list,
