@@ -15,9 +15,12 @@ from tests.spark.sinks import SinkWorld
 pytestmark = pytest.mark.timeout(600)
 
 CLIENT = """
+import sqlite3
 import sys
+import time
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import repeat
 from spark_sink import dualwrite_batch, register
 from tests.support.spark_session import prepare_environment, settings
 
@@ -57,10 +60,30 @@ def note(connection, batch_id):
 options["sinkId"] += "_foreach"
 known = {**options, "checkpointLocation": f"{checkpoint}/foreach"}
 run(rows.writeStream.foreachBatch(dualwrite_batch(known, note)), "foreach")
+
+database = options["commitStore.url"].removeprefix("sqlite:///")
+
+def broken(batches):
+    yield from batches
+    while not sqlite3.connect(database).execute("SELECT 1 FROM dw_attempt WHERE batch_id = 2").fetchone():
+        time.sleep(0.05)
+    raise RuntimeError("broken")
+
+with open(f"{files}/002.json", "w") as file:
+    file.write('{"key": "d", "value": "d"}\\n{"key": "e", "value": "e"}')
+spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+large = rows.withColumn("value", repeat("value", 100_000)).coalesce(1).mapInArrow(broken, rows.schema)
+options["sinkId"] = options["sinkId"].removesuffix("_foreach")
+try:
+    run(large.writeStream.format("dualwrite-kafka").options(**options), "format")
+except PySparkException as error:
+    assert "broken" in str(error), error
+else:
+    raise AssertionError("the batch did not fail")
 """
 
 
-def test_the_format_a_delta_table_and_foreach_batch(sqlite_world: SinkWorld, tmp_path: Path) -> None:
+def test_the_format_a_delta_table_foreach_batch_and_a_batch_that_fails(sqlite_world: SinkWorld, tmp_path: Path) -> None:
     world = sqlite_world
     world.execute("CREATE TABLE noted (batch bigint)")
     world.add_values("a", "b")
@@ -74,5 +97,5 @@ def test_the_format_a_delta_table_and_foreach_batch(sqlite_world: SinkWorld, tmp
     assert world.values() == ["a", "a", "a", "b", "b", "b", "c", "c", "c", "job"]
     assert sorted(lake.read()["id"].to_pylist()) == ["a", "b", "c"]
     assert world.select("SELECT batch FROM noted ORDER BY batch") == [(0,), (1,)]
-    assert set(world.statuses()) == {"COMMITTED"}
+    assert world.statuses().keys() == {"ABORTED", "COMMITTED"}
     assert world.open_transactions() == []
