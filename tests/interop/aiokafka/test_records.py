@@ -1,9 +1,0 @@
-"""Records of aiokafka without transactions."""
-
-from __future__ import annotations
-
-from tests.interop.record_cases import RecordCases
-
-
-class TestRecords(RecordCases):
-    """With the fixtures of this folder."""

@@ -1,9 +1,0 @@
-"""Transactions of confluent-kafka."""
-
-from __future__ import annotations
-
-from tests.interop.transaction_cases import TransactionCases
-
-
-class TestTransactions(TransactionCases):
-    """With the fixtures of this folder."""

@@ -1,9 +1,0 @@
-"""Transactions of kafka-python."""
-
-from __future__ import annotations
-
-from tests.interop.transaction_cases import TransactionCases
-
-
-class TestTransactions(TransactionCases):
-    """With the fixtures of this folder."""
