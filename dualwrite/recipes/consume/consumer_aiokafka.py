@@ -4,15 +4,15 @@ aiokafka fetches a group's offsets without waiting for in-doubt transactions (Of
 after a crash between the two commits it would return records again whose consumption is decided. So the adapter
 requests stable offsets itself, on aiokafka's connection to the group coordinator.
 
-For that, and to check the consumer's settings, `_Internals` reads private attributes of aiokafka, which has no public
-ones; tests/recipes/test_consumer_internals.py fails if they disappear.
+For that, and to check the consumer's settings, it reads private attributes of aiokafka, which has no public ones;
+tests/recipes/test_consumer_internals.py fails if they disappear.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -34,15 +34,7 @@ from aiokafka.protocol.types import (
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, KafkaTimeoutError
-from dualwrite.recipes.consume.consumers import (
-    AUTO_COMMIT,
-    DESERIALIZERS,
-    READ_UNCOMMITTED,
-    Batch,
-    Bounds,
-    StartPositions,
-    of_kafka_python,
-)
+from dualwrite.recipes.consume.consumers import Batch, NotingAdapter, StartPositions, first_of, records_of
 
 _OFFSET_FETCH: Final = 9
 _NO_OFFSET: Final = -1
@@ -112,40 +104,27 @@ class _StableOffsets(Request[_OffsetFetchRequest]):
         return request_struct_class(self._group_id, topics, True, no_tags)
 
 
-class AiokafkaAdapter:
-    """aiokafka's AIOKafkaConsumer, started.
+class AiokafkaAdapter(NotingAdapter):
+    """aiokafka's AIOKafkaConsumer, started, which calls a rebalance listener in a task of its own."""
 
-    A rebalance listener runs in a task of the library. So it only notes the partitions. Their positions are set after
-    the poll in which it was called, and records of that poll from other positions are dropped.
-    """
+    _named = Partition
 
     def __init__(self, consumer: Any) -> None:
         if not isinstance(consumer, AIOKafkaConsumer):
             raise ConfigError(f"consumer takes an aiokafka.AIOKafkaConsumer, not {consumer!r}; nothing was read")
-        self._internals = _Internals(consumer)
-        if self._internals.commits_by_itself:
-            raise ConfigError(AUTO_COMMIT)
-        if self._internals.isolation_level != "read_committed":
-            raise ConfigError(READ_UNCOMMITTED)
-        if self._internals.has_deserializers:
-            raise ConfigError(DESERIALIZERS)
-        if self._internals.group_id is None:
+        private: Any = consumer
+        super().__init__(
+            consumer,
+            commits_by_itself=private._enable_auto_commit,  # noqa: SLF001
+            isolation_level=private._isolation_level,  # noqa: SLF001
+            deserializes=private._key_deserializer or private._value_deserializer,  # noqa: SLF001
+        )
+        if private._group_id is None:  # noqa: SLF001
             raise ConfigError("the consumer has no group_id; nothing was read: set one, so that partitions are shared")
-        self._consumer: Any = consumer
-        self._new_partitions: set[TopicPartition] = set()
 
     async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
-        new_partitions = self._new_partitions
-
-        class Listener(ConsumerRebalanceListener):
-            def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                new_partitions.difference_update(TopicPartition(*each) for each in revoked)
-
-            def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                new_partitions.update(TopicPartition(*each) for each in assigned)
-
         self._start = start
-        self._consumer.subscribe(list(topics), listener=Listener())
+        self._consumer.subscribe(list(topics), listener=self._listener(ConsumerRebalanceListener))
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found: Mapping[Any, list[Any]] = {}
@@ -158,22 +137,15 @@ class AiokafkaAdapter:
             if not await self._place(timeout_ms / 1000):
                 raise
         membership = self._membership()  # before the next await, during which it may be lost
-        first = {TopicPartition(*each): records[0].offset for each, records in found.items()}
         try:
             placed = await self._place(timeout_ms / 1000)
         except BaseException:
-            self.seek(first)
+            self.seek(first_of(found))
             raise
         if placed is None:
-            self.seek(first)
+            self.seek(first_of(found))
             return Batch([], membership)
-        records = [
-            of_kafka_python(record)
-            for partition, records in found.items()
-            if TopicPartition(*partition) not in placed
-            for record in records
-        ]
-        return Batch(records, membership)
+        return Batch(records_of(found, placed), membership)
 
     async def _place(self, timeout_s: float) -> Collection[TopicPartition] | None:
         """Seek newly assigned partitions to their positions and return them, or None if they are not stable yet.
@@ -193,9 +165,6 @@ class AiokafkaAdapter:
         self.seek(positions)
         self._new_partitions -= new
         return positions.keys()
-
-    def assignment(self) -> set[TopicPartition]:
-        return {TopicPartition(*each) for each in self._consumer.assignment()}
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._stable_offsets(partitions, _TIMEOUT_S)
@@ -221,7 +190,9 @@ class AiokafkaAdapter:
         return {}
 
     async def _fetch_stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        response = await self._internals.send_to_coordinator(_StableOffsets(self.group_id, partitions))
+        coordinator = self._consumer._coordinator  # noqa: SLF001
+        await coordinator.ensure_coordinator_known()
+        response = await coordinator._send_req(_StableOffsets(self.group_id, partitions))  # noqa: SLF001
         _raise_for(response.error_code)
         offsets: dict[TopicPartition, int] = {}
         for topic, fetched, _ in response.topics:
@@ -231,14 +202,9 @@ class AiokafkaAdapter:
                     offsets[TopicPartition(topic, partition)] = offset
         return offsets
 
-    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        asked = [Partition(*each) for each in partitions]
-        starts = await self._consumer.beginning_offsets(asked)
-        ends = await self._consumer.end_offsets(asked)
-        return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
-
     async def cluster_id(self) -> str | None:
-        response = await self._internals.send_to_any_broker(MetadataRequest([], False))
+        client = self._consumer._client  # noqa: SLF001
+        response = await client.send(client.get_random_node(), MetadataRequest([], False))
         found: str | None = getattr(response, "cluster_id", None)
         return found
 
@@ -250,45 +216,10 @@ class AiokafkaAdapter:
 
     @property
     def group_id(self) -> str:
-        return str(self._internals.group_id)
+        return str(self._consumer._group_id)  # noqa: SLF001
 
     def _membership(self) -> ConsumerGroupMetadata:
         return group_of(self._consumer)
-
-
-class _Internals:
-    """The private attributes of aiokafka's consumer that the adapter needs, in one place."""
-
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-
-    @property
-    def commits_by_itself(self) -> bool:
-        return bool(self._consumer._enable_auto_commit)  # noqa: SLF001
-
-    @property
-    def isolation_level(self) -> str:
-        return str(self._consumer._isolation_level)  # noqa: SLF001
-
-    @property
-    def has_deserializers(self) -> bool:
-        return bool(self._consumer._key_deserializer or self._consumer._value_deserializer)  # noqa: SLF001
-
-    @property
-    def group_id(self) -> str | None:
-        found: str | None = self._consumer._group_id  # noqa: SLF001
-        return found
-
-    async def send_to_coordinator(self, request: Any) -> Any:
-        """Send a request to the group's coordinator and return the response."""
-        coordinator = self._consumer._coordinator  # noqa: SLF001
-        await coordinator.ensure_coordinator_known()
-        return await coordinator._send_req(request)  # noqa: SLF001
-
-    async def send_to_any_broker(self, request: Any) -> Any:
-        """Send a request to a random broker and return the response."""
-        client = self._consumer._client  # noqa: SLF001
-        return await client.send(client.get_random_node(), request)
 
 
 class _UnstableOffsetsError(KafkaError):

@@ -17,27 +17,18 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, KafkaTimeoutError
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.waiting import settled
 
 _log = logging.getLogger(__name__)
 
 StartPositions = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
 """Called with newly assigned partitions, returns where to resume; omitted ones follow the group's offsets."""
-
-AUTO_COMMIT: Final = "the consumer commits offsets automatically; nothing was read: set enable_auto_commit=False"
-READ_UNCOMMITTED: Final = (
-    "the consumer reads records and offsets whose transaction may still be aborted; nothing was read: "
-    "set isolation_level='read_committed'"
-)
-DESERIALIZERS: Final = (
-    "the consumer has deserializers; nothing was read: deserialize in the handler, so that a malformed record can be "
-    "set aside"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +108,35 @@ def adapter_of(consumer: Any) -> ConsumerAdapter:
     )
 
 
-class KafkaPythonAdapter:
-    """kafka-python's KafkaConsumer.
+class NotingAdapter:
+    """The common part of the adapters for kafka-python and aiokafka, whose records and partitions are alike.
 
-    kafka-python only logs errors of a rebalance listener. So the listener only notes the partitions. Their positions
-    are set after the poll that called it, and records of that poll from other positions are dropped.
+    A rebalance listener only notes the partitions. Their positions are set after the poll in which it was called, and
+    records of that poll from other positions are dropped.
     """
 
-    def __init__(self, consumer: Any) -> None:
-        if consumer.config["enable_auto_commit"]:
-            raise ConfigError(AUTO_COMMIT)
-        if consumer.config["isolation_level"] != "read_committed":
-            raise ConfigError(READ_UNCOMMITTED)
-        if consumer.config["key_deserializer"] or consumer.config["value_deserializer"]:
-            raise ConfigError(DESERIALIZERS)
+    _named: Callable[..., Any]
+    """Makes the library's own name of a partition."""
+
+    def __init__(self, consumer: Any, *, commits_by_itself: Any, isolation_level: str, deserializes: Any) -> None:
+        if commits_by_itself:
+            raise ConfigError(
+                "the consumer commits offsets automatically; nothing was read: set enable_auto_commit=False"
+            )
+        if isolation_level != "read_committed":
+            raise ConfigError(
+                "the consumer reads records and offsets whose transaction may still be aborted; nothing was read: "
+                "set isolation_level='read_committed'"
+            )
+        if deserializes:
+            raise ConfigError(
+                "the consumer has deserializers; nothing was read: deserialize in the handler, so that a malformed "
+                "record can be set aside"
+            )
         self._consumer = consumer
-        self._structs = import_module("kafka.structs")
-        self._no_offset = import_module("kafka.errors").NoOffsetForPartitionError
         self._new_partitions: set[TopicPartition] = set()
 
-    async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
-        base: Any = import_module("kafka").ConsumerRebalanceListener
+    def _listener(self, base: Any) -> Any:
         new_partitions = self._new_partitions
 
         class Listener(base):  # type: ignore[misc]
@@ -147,10 +146,50 @@ class KafkaPythonAdapter:
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
                 new_partitions.update(TopicPartition(*each) for each in assigned)
 
+        return Listener()
+
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition(*each) for each in self._consumer.assignment()}
+
+    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        asked = [self._named(*each) for each in partitions]
+        starts = await settled(self._consumer.beginning_offsets(asked))
+        ends = await settled(self._consumer.end_offsets(asked))
+        return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
+
+
+def first_of(found: Mapping[Any, list[Any]]) -> dict[TopicPartition, int]:
+    """Return the offset of the first record of each partition that was polled."""
+    return {TopicPartition(*each): records[0].offset for each, records in found.items()}
+
+
+def records_of(found: Mapping[Any, list[Any]], placed: Collection[TopicPartition]) -> list[ConsumedRecord]:
+    """Return the records that were polled, but for those of partitions that were placed since."""
+    of_others = [records for partition, records in found.items() if TopicPartition(*partition) not in placed]
+    return [of_kafka_python(record) for records in of_others for record in records]
+
+
+class KafkaPythonAdapter(NotingAdapter):
+    """kafka-python's KafkaConsumer, which only logs errors of a rebalance listener."""
+
+    def __init__(self, consumer: Any) -> None:
+        config = consumer.config
+        super().__init__(
+            consumer,
+            commits_by_itself=config["enable_auto_commit"],
+            isolation_level=config["isolation_level"],
+            deserializes=config["key_deserializer"] or config["value_deserializer"],
+        )
+        self._named = import_module("kafka.structs").TopicPartition
+        self._no_offset = import_module("kafka.errors").NoOffsetForPartitionError
+
+    async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
         self._start = start
         for topic in topics:  # its assignor skips a topic without metadata, and does not try again
             self._consumer.partitions_for_topic(topic)
-        self._consumer.subscribe(list(topics), listener=Listener())
+        self._consumer.subscribe(
+            list(topics), listener=self._listener(import_module("kafka").ConsumerRebalanceListener)
+        )
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         try:
@@ -164,15 +203,9 @@ class KafkaPythonAdapter:
         try:
             replaced = await self._place()
         except BaseException:
-            self.seek({TopicPartition(*each): records[0].offset for each, records in found.items()})
+            self.seek(first_of(found))
             raise
-        records = [
-            of_kafka_python(record)
-            for partition, records in found.items()
-            if TopicPartition(*partition) not in replaced
-            for record in records
-        ]
-        return Batch(records, membership)
+        return Batch(records_of(found, replaced), membership)
 
     async def _place(self) -> Collection[TopicPartition]:
         """Seek newly assigned partitions to their positions; return them. After an error the next poll tries again."""
@@ -183,17 +216,9 @@ class KafkaPythonAdapter:
         self._new_partitions.clear()
         return positions.keys()
 
-    def assignment(self) -> set[TopicPartition]:
-        return {TopicPartition(*each) for each in self._consumer.assignment()}
-
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        found = {each: self._consumer.committed(self._structs.TopicPartition(*each)) for each in partitions}
+        found = {each: self._consumer.committed(self._named(*each)) for each in partitions}
         return {partition: offset for partition, offset in found.items() if offset is not None}
-
-    async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        asked = [self._structs.TopicPartition(*each) for each in partitions]
-        starts, ends = self._consumer.beginning_offsets(asked), self._consumer.end_offsets(asked)
-        return {TopicPartition(*each): Bounds(starts[each], ends[each]) for each in asked}
 
     async def cluster_id(self) -> str | None:
         found: str | None = self._consumer._cluster.cluster_id  # noqa: SLF001 - see above
@@ -201,7 +226,7 @@ class KafkaPythonAdapter:
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         for partition, offset in positions.items():
-            self._consumer.seek(self._structs.TopicPartition(*partition), offset)
+            self._consumer.seek(self._named(*partition), offset)
 
     @property
     def group_id(self) -> str:
