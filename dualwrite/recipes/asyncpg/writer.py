@@ -11,12 +11,7 @@
 
 How a block ends, and why that is safe: `dualwrite.recipes.core.coordinator`. Tables, statements, ids and leases are
 those of the other writers on PostgreSQL. So writers of several kinds may use one transactional id, one after the other,
-and pools of several kinds may share a prefix.
-
-Cancellation at any await inside a block: before the database's COMMIT is sent, both sides are rolled back. If COMMIT
-was sent but its response did not arrive, the dual write is UNRESOLVED, and `recover()` or the next use reads the row; a
-pool does so in the background. After the response the dual write is committed, and in doubt until the next use commits
-Kafka's transaction. Each case raises CancelledError with a note about the outcome, after the connection was returned.
+and pools of several kinds may share a prefix. Cancellations end as `dualwrite.recipes.sqlalchemy.writer_async` says.
 """
 
 from __future__ import annotations
@@ -62,10 +57,7 @@ class AsyncpgDualTransaction(DualWrite):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
-        """Begin a part that may fail by itself: an exception undoes its writes and records, and is raised.
-
-        Code that catches it outside goes on with the rest of the dual write. May be nested.
-        """
+        """Begin a part that may fail by itself, as `PsycopgDualTransaction.savepoint`."""
         async with self.connection.transaction():
             yield self
 
@@ -110,16 +102,8 @@ class AsyncpgDualWriter(TaskWriter[asyncpg.Connection, AsyncpgDualTransaction]):
         transaction begun by BEGIN, but not inside a `connection.transaction()`, which would end it. Without it the
         writer uses one of its own connections.
 
-        Records are kept until the block ends, and sent right before the database commits. Records sent inside a
-        savepoint (`connection.transaction()`, or a SAVEPOINT statement) that is rolled back are dropped with it. A
-        record that is refused at `send` dooms the block like a failed statement, even if its error is swallowed.
-
-        Raises the block's own exception; IllegalStateError for a connection whose COMMIT is not ours to send;
-        RecipeErrors, InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and asyncpg's own errors, after
-        which neither side was changed; OutcomeUnknown if the database commit was sent and its outcome cannot be read. A
-        cancellation inside the block, for instance by `asyncio.timeout`, counts as an exception of the block; one that
-        arrives while the block ends is raised, with a note about the outcome of the dual write.
-
-        A pool takes its transactional id, and raises further errors, as `PsycopgDualWriter.transaction` does.
+        The rules for records, savepoints, errors and pools are those of `PsycopgDualWriter.transaction`, with asyncpg's
+        own errors. A cancellation inside the block, for instance by `asyncio.timeout`, counts as an exception of the
+        block; one that arrives while the block ends is raised, with a note about the outcome of the dual write.
         """
         return self.scope(connection)

@@ -9,12 +9,8 @@
         async with pool.transaction() as tx:  # in any task
             ...
 
-The steps and the database code are those of `PsycopgDualWriter`.
-
-Cancellation at any await inside a block: before the database's COMMIT is sent, both sides are rolled back. If COMMIT
-was sent but its response did not arrive, the dual write is UNRESOLVED, and `recover()` or the next use reads the row; a
-pool does so in the background. After the response the dual write is committed, and in doubt until the next use commits
-Kafka's transaction. Each case raises CancelledError with a note about the outcome, after the connection was returned.
+The steps and the database code are those of `PsycopgDualWriter`. Cancellations end as
+`dualwrite.recipes.sqlalchemy.writer_async` says.
 """
 
 from __future__ import annotations
@@ -80,7 +76,7 @@ class AsyncPsycopgDualWriter(TaskWriter[psycopg.AsyncConnection[Any], AsyncPsyco
 
     With `transactional_id`, one dual write runs at a time; a second one, in any task, raises IllegalStateError. With
     `prefix` it is a pool, for any number of tasks; not usable in a forked child: make a new one there. Belongs to the
-    loop in which it is first used. The module's docstring says how cancellations end.
+    loop in which it is first used.
     """
 
     backend: PostgresBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
+from dualwrite.recipes.sqlalchemy.transaction import Binding, SqlAlchemyTransaction
 
 _log = logging.getLogger(__name__)
 
@@ -32,14 +31,11 @@ class Follower(Protocol):
         """Note that the transaction is rolled back."""
 
 
-class _Arrival:
+class _Arrival(Binding):
     """A binding whose transaction the application ends: it has flushed and requested COMMIT."""
 
-    session: Session | None = None
-    is_open = False
-
     def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+        super().__init__(connection, owned=False)
         self.root = connection.get_transaction()
         self.send_commit: Callable[[], None] | None = None
 
@@ -54,9 +50,6 @@ class _Arrival:
         """Roll back past SQLAlchemy, which is in the middle of a COMMIT and handles its failure afterwards."""
         if not self._connection.invalidated:
             self._connection.dialect.do_rollback(self._connection.connection)
-
-    def close(self) -> None:
-        """Do nothing: the binding opened nothing."""
 
 
 class FollowedTransaction(SqlAlchemyTransaction):

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -50,29 +50,41 @@ _log = logging.getLogger(__name__)
 Bind = Session | scoped_session[Session] | sa.Connection
 
 
-class Binding(Protocol):
-    """The differences between a Session and a Connection."""
+class Binding:
+    """A Connection, on which the dual write runs, or the base of what differs for a Session."""
 
-    session: Session | None
-    root: sa.RootTransaction | None
+    session: Session | None = None
+    root: sa.RootTransaction | None = None
     """The Connection's transaction when `connect` was called."""
+
+    def __init__(self, connection: sa.Connection, *, owned: bool) -> None:
+        self._connection = connection
+        self._owned = owned
 
     @property
     def is_open(self) -> bool:
         """Whether `close` may have to wait."""
+        return self._owned
 
-    def connect(self) -> sa.Connection: ...
-    def commit(self) -> None: ...
-    def rollback(self) -> None: ...
-    def close(self) -> None: ...
+    def connect(self) -> sa.Connection:
+        self.root = self._connection.get_transaction() or self._connection.begin()
+        return self._connection
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def close(self) -> None:
+        if self._owned:
+            self._connection.close()
 
 
-class _SessionBinding:
+class _SessionBinding(Binding):
     def __init__(self, session: Session, *, owned: bool) -> None:
-        self.session: Session | None = session
-        self._session = session
+        self.session = self._session = session
         self._owned = owned
-        self.root: sa.RootTransaction | None = None
 
     @property
     def is_open(self) -> bool:
@@ -100,36 +112,9 @@ class _SessionBinding:
             self._session.close()
 
 
-class _ConnectionBinding:
-    session: Session | None = None
-
-    def __init__(self, connection: sa.Connection, *, owned: bool) -> None:
-        self._connection = connection
-        self._owned = owned
-        self.root: sa.RootTransaction | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._owned
-
-    def connect(self) -> sa.Connection:
-        self.root = self._connection.get_transaction() or self._connection.begin()
-        return self._connection
-
-    def commit(self) -> None:
-        self._connection.commit()
-
-    def rollback(self) -> None:
-        self._connection.rollback()
-
-    def close(self) -> None:
-        if self._owned:
-            self._connection.close()
-
-
 def _binding(bind: Bind, *, owned: bool) -> Binding:
     if isinstance(bind, sa.Connection):
-        return _ConnectionBinding(bind, owned=owned)
+        return Binding(bind, owned=owned)
     if not isinstance(bind, Session | scoped_session):
         raise IllegalStateError(f"a dual write runs on a Session or a Connection, not on {bind!r}; nothing was written")
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
