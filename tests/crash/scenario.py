@@ -15,8 +15,9 @@ from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.testing.conformance.row_store import RowStore
 from tests.support.databases import Database, event_bodies, events, state_row, unique
 from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
@@ -119,7 +120,7 @@ class ScenarioOf(Generic[WriterT]):
         producer.init_transactions()
         producer.begin_transaction()
         engine = self.database.aside
-        store = SqlAlchemyStateStore(engine)
+        store = RowStore(engine)
         store.ensure_row(self.transactional_id)
         bodies = event_texts(f"before {number}")
         with engine.connect() as connection:

@@ -15,8 +15,9 @@ from dualwrite.decisions.database_safety import NAMES, Answers, answer_for, of_m
 from dualwrite.errors import ConfigError, NotDurableError, UnsafeDatabaseError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import WITNESS_ID
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.testing.conformance.row_store import RowStore
 from tests.support.databases import MariaDbDatabase, SqliteDatabase, unique
 from tests.support.servers.mariadb import MariaDbServer, global_setting
 
@@ -137,7 +138,7 @@ def test_an_engine_is_asked_once(mariadb: MariaDbDatabase, emulator: Emulator) -
 
 def test_a_row_of_mariadb_is_made_durable_while_its_lock_is_held(mariadb: MariaDbDatabase) -> None:
     create_state_table(mariadb.engine)
-    store = SqlAlchemyStateStore(mariadb.engine)
+    store = RowStore(mariadb.engine)
     store.ensure_row("t")
     with mariadb.engine.begin() as connection:
         store.lock(connection, "t", timeout_ms=None)
@@ -178,7 +179,7 @@ def test_a_row_of_sqlite_is_made_durable_while_its_lock_is_held(tmp_path: Path) 
     with database.engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     create_state_table(database.engine)
-    store = SqlAlchemyStateStore(database.engine)
+    store = RowStore(database.engine)
     store.ensure_row("t")
     with database.engine.connect() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == PreparedTxnState()

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sqlalchemy import mysql_row_lock
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
+from dualwrite.testing.conformance.row_store import RowStore
 from tests.support.databases import Database
 from tests.support.threads import in_threads
 
@@ -23,9 +24,9 @@ FIRST = PreparedTxnState("42:7")
 
 
 @pytest.fixture
-def store(database: Database) -> SqlAlchemyStateStore:
+def store(database: Database) -> RowStore:
     create_state_table(database.engine)
-    store = SqlAlchemyStateStore(database.engine)
+    store = RowStore(database.engine)
     store.ensure_row("t")
     return store
 
@@ -38,7 +39,7 @@ def statements_of(connection: sa.Connection) -> list[str]:
 
 
 def test_proving_durability_asks_for_no_logger(
-    database: Database, store: SqlAlchemyStateStore, monkeypatch: pytest.MonkeyPatch
+    database: Database, store: RowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal whose handler raises can leave the lock of `logging` held, and other threads would wait for it."""
 
@@ -49,7 +50,7 @@ def test_proving_durability_asks_for_no_logger(
     assert not asked_for.called
 
 
-def test_a_write_over_something_else_is_refused(database: Database, store: SqlAlchemyStateStore) -> None:
+def test_a_write_over_something_else_is_refused(database: Database, store: RowStore) -> None:
     with database.engine.connect() as connection:
         store.lock(connection, "t", timeout_ms=None)
         with pytest.raises(StateRowError, match="no longer holds '42:7'"):
@@ -58,16 +59,14 @@ def test_a_write_over_something_else_is_refused(database: Database, store: SqlAl
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("timeout_ms", [30, 0])  # to Postgres a lock_timeout of 0 means to wait for ever
-def test_a_locked_row_times_out_with_a_sentence(
-    database: Database, store: SqlAlchemyStateStore, timeout_ms: int
-) -> None:
+def test_a_locked_row_times_out_with_a_sentence(database: Database, store: RowStore, timeout_ms: int) -> None:
     with database.engine.connect() as holder, database.engine.connect() as waiter:
         store.lock(holder, "t", timeout_ms=None)
         with pytest.raises(RowLockTimeoutError, match=f"'t' stayed locked for {timeout_ms} ms"):
             store.lock(waiter, "t", timeout_ms=timeout_ms)
 
 
-def test_both_readings_are_of_now(database: Database, store: SqlAlchemyStateStore) -> None:
+def test_both_readings_are_of_now(database: Database, store: RowStore) -> None:
     """A plain SELECT may be of a snapshot from before the lock (MySQL), and a take-over would decide by that."""
     if database.engine.dialect.name == "sqlite":
         pytest.skip("SQLite's write lock allows only the newest snapshot")
@@ -85,7 +84,7 @@ def test_a_database_that_is_not_known_here_locks_by_an_update(tmp_path: Path) ->
     engine = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
     engine.dialect.name = "unheard-of"
     create_state_table(engine)
-    store = SqlAlchemyStateStore(engine)
+    store = RowStore(engine)
     store.ensure_row("t")
     with engine.begin() as connection:
         statements = statements_of(connection)
@@ -94,7 +93,7 @@ def test_a_database_that_is_not_known_here_locks_by_an_update(tmp_path: Path) ->
     assert [statement.split()[0] for statement in statements] == ["UPDATE", "SELECT", "UPDATE"]
 
 
-def test_the_waiting_transaction_sees_what_the_holder_wrote(database: Database, store: SqlAlchemyStateStore) -> None:
+def test_the_waiting_transaction_sees_what_the_holder_wrote(database: Database, store: RowStore) -> None:
     seen: list[PreparedTxnState] = []
 
     def wait_for_the_lock() -> None:
@@ -110,14 +109,12 @@ def test_the_waiting_transaction_sees_what_the_holder_wrote(database: Database, 
     assert seen == [FIRST]
 
 
-def test_a_missing_row_is_told(database: Database, store: SqlAlchemyStateStore) -> None:
+def test_a_missing_row_is_told(database: Database, store: RowStore) -> None:
     with database.engine.begin() as connection, pytest.raises(StateRowError, match="no row for transactional id 'u'"):
         store.lock(connection, "u", timeout_ms=10)
 
 
-def test_a_missing_row_is_not_taken_for_one_that_a_snapshot_hides(
-    database: Database, store: SqlAlchemyStateStore
-) -> None:
+def test_a_missing_row_is_not_taken_for_one_that_a_snapshot_hides(database: Database, store: RowStore) -> None:
     level = "SERIALIZABLE" if database.engine.dialect.name == "sqlite" else "REPEATABLE READ"
     isolated = database.engine.execution_options(isolation_level=level)
     with pytest.raises(StateRowError, match="no row for transactional id 'u'"), isolated.begin() as connection:
@@ -128,10 +125,10 @@ def test_a_missing_row_is_not_taken_for_one_that_a_snapshot_hides(
 
 def test_a_missing_table_is_told(database: Database) -> None:
     with pytest.raises(StateRowError, match="create_state_table"):
-        SqlAlchemyStateStore(database.engine).ensure_row("t")
+        RowStore(database.engine).ensure_row("t")
 
 
-def test_autocommit_cannot_hold_a_lock(database: Database, store: SqlAlchemyStateStore) -> None:
+def test_autocommit_cannot_hold_a_lock(database: Database, store: RowStore) -> None:
     with (
         database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
         pytest.raises(IllegalStateError, match="autocommit"),
@@ -139,7 +136,7 @@ def test_autocommit_cannot_hold_a_lock(database: Database, store: SqlAlchemyStat
         store.lock(connection, "t", timeout_ms=None)
 
 
-def test_the_database_keeps_its_own_lock_timeout(database: Database, store: SqlAlchemyStateStore) -> None:
+def test_the_database_keeps_its_own_lock_timeout(database: Database, store: RowStore) -> None:
     set_timeout, show_timeout, value = {
         "postgresql": ("SET LOCAL lock_timeout = '3s'", "SHOW lock_timeout", "3s"),
         "mysql": ("SET innodb_lock_wait_timeout = 3", "SELECT @@innodb_lock_wait_timeout", 3),
@@ -158,13 +155,13 @@ def test_the_database_keeps_its_own_lock_timeout(database: Database, store: SqlA
 def test_several_processes_create_the_table_at_once(database: Database) -> None:
     def create() -> None:
         create_state_table(database.engine)
-        SqlAlchemyStateStore(database.engine).ensure_row("t")
+        RowStore(database.engine).ensure_row("t")
 
     in_threads(*[create] * 4)
 
 
 def test_a_place_that_stays_locked_is_not_waited_for_without_end(
-    database: Database, store: SqlAlchemyStateStore, monkeypatch: pytest.MonkeyPatch
+    database: Database, store: RowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The transaction that has locked it may be waiting for this one."""
     if database.engine.dialect.name != "mysql":
@@ -186,10 +183,10 @@ def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
     made = {column["name"]: column for column in sa.inspect(database.engine).get_columns("kafka_transaction_state")}
     assert list(made) == list(kafka_transaction_state.columns.keys())
     assert [name for name, column in made.items() if column["nullable"]] == ["manifest"]
-    SqlAlchemyStateStore(database.engine).ensure_row("t")
+    RowStore(database.engine).ensure_row("t")
 
 
-def test_ids_that_differ_only_in_case_have_rows_of_their_own(database: Database, store: SqlAlchemyStateStore) -> None:
+def test_ids_that_differ_only_in_case_have_rows_of_their_own(database: Database, store: RowStore) -> None:
     store.ensure_row("T")
     with database.engine.begin() as connection:
         store.lock(connection, "t", timeout_ms=None)
@@ -208,7 +205,7 @@ def test_a_table_that_takes_one_id_for_another_is_refused(database: Database) ->
             ", prepared_transaction_state VARCHAR(64) NOT NULL DEFAULT '', updated_at DATETIME NOT NULL DEFAULT NOW())"
         )
     create_state_table(database.engine)
-    store = SqlAlchemyStateStore(database.engine)
+    store = RowStore(database.engine)
     store.ensure_row("orders")
     store.ensure_row("orders")
     with pytest.raises(StateRowError, match="'Orders' equal to 'orders'"):

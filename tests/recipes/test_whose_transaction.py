@@ -16,8 +16,8 @@ from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.testing.conformance.row_store import RowStore
 from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import of_a_rollback_unseen, put, raw_rollback
 from tests.support.databases import event_bodies, events, unique
@@ -154,7 +154,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(scenario: S
     writer.recover()
     # PostgreSQL knows its transaction; MariaDB finds what is in the row
     error = TransactionEndedInsideError if scenario.database.engine.dialect.name == "postgresql" else StateRowError
-    store = SqlAlchemyStateStore(scenario.database.engine)
+    store = RowStore(scenario.database.engine)
     with scenario.database.engine.connect() as connection:
         row = store.lock(connection, scenario.transactional_id, timeout_ms=None)
         connection.rollback()
@@ -165,7 +165,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(scenario: S
 @pytest.mark.parametrize("end", ["rollback", "commit"])
 def test_the_lock_is_recognised_inside_and_after_a_savepoint(scenario: Scenario, writer: DualWriter, end: str) -> None:
     writer.recover()
-    store = SqlAlchemyStateStore(scenario.database.engine)
+    store = RowStore(scenario.database.engine)
     with scenario.database.engine.begin() as connection:
         savepoint = connection.begin_nested()
         connection.execute(sa.select(1))

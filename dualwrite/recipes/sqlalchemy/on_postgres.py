@@ -11,11 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.errors import TransactionEndedInsideError
-from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.database_errors import driver_error
-from dualwrite.recipes.core.store import not_as_locked
 from dualwrite.recipes.sql import postgres
-from dualwrite.recipes.sql.commit_message import Refusals, refusal_in
+from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres_steps import PostgresSteps
 from dualwrite.recipes.sqlalchemy.drivers import (
@@ -27,7 +24,6 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     here,
     value_past_sqlalchemy,
 )
-from dualwrite.recipes.sqlalchemy.own_statements import cached_text
 from dualwrite.recipes.sqlalchemy.port import SqlAlchemyPort
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
@@ -82,22 +78,6 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
         message = commit_message(self._connection, sql, self.token, refusals)
         self._transaction.decides_by(message, is_added=is_added)
-
-    def write_now(
-        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
-    ) -> None:
-        """Write the row without COMMIT, in a transaction that is no dual write."""
-        row = {"id": transactional_id, "previous": str(previous), "new": str(new), "manifest": manifest or None}
-        proof = {"mark": self.mark, "token": self.token}
-        try:
-            self._connection.execute(cached_text(self._pin.sql(postgres.WRITE)), row | proof)
-        except DBAPIError as error:
-            refused = not_as_locked(transactional_id, previous, past=self.driver_name)
-            refusals = {**self.refusals(transactional_id, previous), postgres.NOT_AS_LOCKED: lambda: refused}
-            refusal = refusal_in(driver_error(error), self.token, refusals)
-            if refusal is None:
-                raise
-            raise refusal from error
 
     async def witness(self, transactional_id: str) -> str | None:
         """Read the row without a lock, and write to the log."""

@@ -171,28 +171,6 @@ class SqlAlchemyStateStore:
     def _text(self, sql: str) -> sa.TextClause:
         return cached_text(self.pinned.sql(sql))
 
-    def lock(self, transaction: sa.Connection, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        assert self.pinned is not None, "it raises otherwise"
-        return blocking.run(self.steps(transaction).lock(transactional_id, timeout_ms=timeout_ms))
-
-    def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
-        return blocking.run(self.steps(transaction).read(transactional_id))
-
-    def read_manifest(self, transaction: sa.Connection, transactional_id: str) -> str:
-        return blocking.run(self.steps(transaction).read_manifest(transactional_id))
-
-    def write(
-        self,
-        transaction: sa.Connection,
-        transactional_id: str,
-        *,
-        previous: PreparedTxnState,
-        new: PreparedTxnState,
-        manifest: str,
-    ) -> None:
-        """Write the row, without the COMMIT of a dual write."""
-        self.steps(transaction).write_now(transactional_id, previous=previous, new=new, manifest=manifest)
-
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""
         dialect = self._engine.dialect

@@ -11,8 +11,9 @@ from kafka import KafkaConsumer, TopicPartition
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.testing.conformance.row_store import RowStore
 from dualwrite.testing.network_proxy import NetworkProxy
 
 DEADLINE_S: Final = 60
@@ -61,16 +62,16 @@ class Site:
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> DualWriter:
         return make_writer(self.engine, self.emulator.bootstrap_servers, self.transactional_id, pause, **settings)
 
-    def store(self) -> SqlAlchemyStateStore:
+    def store(self) -> RowStore:
         """Return the store of state rows; the row of this site's transactional id exists."""
-        store = SqlAlchemyStateStore(self.engine)
+        store = RowStore(self.engine)
         store.ensure_row(self.transactional_id)
         return store
 
     @property
     def kafka_id(self) -> str:
         """The transactional id as Kafka sees it, with the state table's identity."""
-        return SqlAlchemyStateStore(self.direct).identity().kafka_id(self.transactional_id)
+        return RowStore(self.direct).identity().kafka_id(self.transactional_id)
 
     def put(self, tx: DualTransaction) -> str:
         """Write one event to the database and to Kafka; return its text."""

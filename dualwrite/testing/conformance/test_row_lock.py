@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from dualwrite.testing.conformance.row_store import RowStore
 from dualwrite.testing.conformance.site import DEADLINE_S, Site
 
 EMPTY = PreparedTxnState()
@@ -98,7 +98,7 @@ def test_many_threads_create_the_row_at_once(site: Site) -> None:
 
     def make() -> None:
         try:
-            store = SqlAlchemyStateStore(site.direct)
+            store = RowStore(site.direct)
             ready.wait(DEADLINE_S)
             store.ensure_row(site.transactional_id)
         except BaseException as error:
