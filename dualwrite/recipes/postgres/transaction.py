@@ -22,7 +22,6 @@ from dualwrite.recipes.core.store import (
     missing_table,
     wait_given_up,
 )
-from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
 from dualwrite.recipes.sql.commit_message import Refusals, assert_committed
@@ -217,7 +216,9 @@ class PostgresTransaction(PostgresSteps):
             return
         self.commit_was_sent = True
         try:
-            await settled(message.send())
+            sent = message.send()
+            if sent is not None:
+                await sent
         except BaseException as error:
             if message.was_refused:
                 self.commit_was_sent = False  # the server did not reach the COMMIT
