@@ -32,8 +32,9 @@ from dualwrite.cli.output import (
 )
 from dualwrite.errors import DualWriteError, KafkaError
 from dualwrite.recipes.core.judge import REFUSALS
-from dualwrite.recipes.recovery.overview import IdInDatabase, InCluster, Standing, ids_in_database, standing
+from dualwrite.recipes.recovery.overview import InCluster, Standing, ids_in_database, standing
 from dualwrite.recipes.recovery.service import keeps_prepared, transaction_version
+from dualwrite.recipes.recovery.stored_rows import StoredRow
 
 _HEADERS: Final = (
     "TransactionalId",
@@ -230,7 +231,7 @@ def _by_database_alone(engine: sa.Engine, schema: str | None, prefix: str) -> li
 
 def lines_of(
     described: Mapping[str, TransactionDescription | None],
-    known: Mapping[str, IdInDatabase] | None,
+    known: Mapping[str, StoredRow] | None,
     now_ms: int,
     cluster: InCluster,
 ) -> list[Line]:
@@ -242,9 +243,9 @@ def lines_of(
     for transactional_id in {**described, **(known or {})}:
         found = described.get(transactional_id)
         ours = None if known is None else known.get(transactional_id)
-        stands = Standing() if ours is None else standing(transactional_id, ours.row, found, cluster)
+        stands = Standing() if ours is None else standing(transactional_id, ours, found, cluster)
         is_open = found is not None and found.state in _OPEN
-        if is_open or stands != Standing() or (ours is not None and ours.stored_blocks):
+        if is_open or stands != Standing() or (ours is not None and ours.waiting.blocks):
             state = _NOT_FOUND if transactional_id in described else _NOT_KNOWN
             line = Line(transactional_id, state) if found is None else _line(found, now_ms)
             lines.append(line if known is None else _with_database(line, ours, stands, now_ms))
@@ -265,16 +266,16 @@ def _line(found: TransactionDescription, now_ms: int) -> Line:
     )
 
 
-def _with_database(line: Line, ours: IdInDatabase | None, stands: Standing, now_ms: int) -> Line:
+def _with_database(line: Line, ours: StoredRow | None, stands: Standing, now_ms: int) -> Line:
     """Return the line with the database's data about the id."""
     if ours is None:
         return replace(line, database="no row", stored_blocks=0)
-    since_ms = ours.stored_since_ms
+    since_ms = ours.waiting.since_ms
     return replace(
         line,
-        database=stands.refusal or (_OWED if stands.owed is not None else _row_state(line, ours.row.state)),
-        stored_blocks=ours.stored_blocks,
-        stored_age_ms=max(now_ms - since_ms, 0) if ours.stored_blocks and since_ms is not None else None,
+        database=stands.refusal or (_OWED if stands.owed is not None else _row_state(line, ours.state)),
+        stored_blocks=ours.waiting.blocks,
+        stored_age_ms=max(now_ms - since_ms, 0) if ours.waiting.blocks and since_ms is not None else None,
         owed_records=None if stands.owed is None else stands.owed.records,
     )
 

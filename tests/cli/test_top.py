@@ -14,7 +14,7 @@ from dualwrite.cli.top import lines_of
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.recovery.overview import IdInDatabase, InCluster
+from dualwrite.recipes.recovery.overview import InCluster
 from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
 from tests.cli.conftest import Call
 from tests.cli.terminal import InTerminal, Interrupted
@@ -91,8 +91,8 @@ def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulato
 
 
 def test_stored_blocks_while_kafka_is_unreachable() -> None:
-    row = StoredRow("7:1", "", StoredRecords(400))
-    (line,) = lines_of({}, {"away": IdInDatabase(row, 3, 400), "quiet": IdInDatabase(row)}, 1_000, V2)
+    row = StoredRow("7:1", "", StoredRecords(400, blocks=3))
+    (line,) = lines_of({}, {"away": row, "quiet": StoredRow("7:1", "")}, 1_000, V2)
     assert (line.transactional_id, line.state, line.database) == ("away", "NotKnown", "stored")
     assert (line.stored_blocks, line.stored_age_ms) == (3, 600)
 
@@ -112,10 +112,10 @@ def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Databa
 
 def test_what_is_owed_without_a_manifest_is_told_without_a_number() -> None:
     found = TransactionDescription("id", 0, "CompleteAbort", 7, 2, 60_000, None, frozenset())
-    (line,) = lines_of({"id": found}, {"id": IdInDatabase(StoredRow("7:1", ""))}, 1_000, V2)
+    (line,) = lines_of({"id": found}, {"id": StoredRow("7:1", "")}, 1_000, V2)
     assert (line.database, line.owed_records) == ("owed", None)
-    assert lines_of({"id": found}, {"id": IdInDatabase(StoredRow("7:1", "committed 7:1"))}, 1_000, V2) == []
-    assert lines_of({"id": found}, {"id": IdInDatabase(StoredRow("damaged", ""))}, 1_000, V2) == []
+    assert lines_of({"id": found}, {"id": StoredRow("7:1", "committed 7:1")}, 1_000, V2) == []
+    assert lines_of({"id": found}, {"id": StoredRow("damaged", "")}, 1_000, V2) == []
 
 
 def test_the_oldest_is_first() -> None:
@@ -125,7 +125,7 @@ def test_the_oldest_is_first() -> None:
 
     starts = {"new": 900, "unknown": None, "old": 100, "ahead": 2_000}
     found = {name: open_since(name, start_ms) for name, start_ms in starts.items()}
-    known = {"old": IdInDatabase(StoredRow("7:1", "")), "new": IdInDatabase(StoredRow("7:0", ""))}
+    known = {"old": StoredRow("7:1", ""), "new": StoredRow("7:0", "")}
     rows = lines_of(found, known, 1_000, V2)
     assert [(row.transactional_id, row.age_ms, row.database) for row in rows] == [
         ("old", 900, "committed"),

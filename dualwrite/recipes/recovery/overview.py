@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -12,36 +12,17 @@ from dualwrite.client.transactions.recovery import Described, DescribedState, Fi
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.judge import RowInCluster, refusal_by_row, refusal_of
 from dualwrite.recipes.core.proof import Verdict, manifest_of, verdict_in
-from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, outboxes_with_blocks, stored_rows
-from dualwrite.recipes.sql.pinned_tables import PinnedTables
-
-
-class IdInDatabase(NamedTuple):
-    """One id as the database has it."""
-
-    row: StoredRow
-    stored_blocks: int = 0
-    stored_since_ms: int | None = None
-    """When the oldest stored block was stored, in milliseconds since 1970; None if none is."""
+from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, stored_rows
 
 
 def ids_in_database(
     engine: sa.Engine, schema: str | None, *, prefix: str, kafka_ids: Collection[str]
-) -> dict[str, IdInDatabase]:
+) -> dict[str, StoredRow]:
     """Return the ids of a prefix and those of `kafka_ids`, by their Kafka ids. Raises as `known_database` does."""
     pinned, identity = known_database(engine, schema)
     names = {name for each in kafka_ids if (name := identity.name_of(each)) is not None}
     rows = stored_rows(engine, pinned, prefix=prefix, transactional_ids=names)
-    counts = _stored_counts(engine, pinned)
-    return {
-        identity.kafka_id(name): IdInDatabase(row, counts.get(name, 0), row.waiting.since_ms)
-        for name, row in rows.items()
-    }
-
-
-def _stored_counts(engine: sa.Engine, pinned: PinnedTables) -> Mapping[str, int]:
-    with engine.connect() as connection:
-        return {name: outbox.blocks for name, outbox in outboxes_with_blocks(connection, pinned).items()}
+    return {identity.kafka_id(name): row for name, row in rows.items()}
 
 
 class Owed(NamedTuple):

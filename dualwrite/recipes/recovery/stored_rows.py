@@ -33,6 +33,8 @@ class StoredRecords(NamedTuple):
     since_ms: int | None = None
     kept_as: str | None = None
     has_publisher: bool = False
+    blocks: int = 0
+    """How many blocks wait."""
 
 
 NOTHING_WAITS: Final = StoredRecords()
@@ -94,32 +96,17 @@ def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dic
         return found
     for transactional_id, kept_as in connection.execute(own_text(pinned.sql(SELECT_LAST_BATCHES))):
         found[transactional_id] = StoredRecords(kept_as=kept_as)
-    outboxes = outboxes_with_blocks(connection, pinned)
+    outboxes = connection.execute(own_text(pinned.sql(select_outboxes(connection.dialect)))).all()
     held = _held_ids(connection, pinned) if outboxes else ()
-    for transactional_id, outbox in outboxes.items():
+    for transactional_id, blocks, since_ms in outboxes:
         kept_as = found.get(transactional_id, NOTHING_WAITS).kept_as
-        found[transactional_id] = StoredRecords(outbox.since_ms, kept_as, transactional_id in held)
+        found[transactional_id] = StoredRecords(since_ms, kept_as, transactional_id in held, blocks)
     return found
 
 
 def has_outbox_table(bind: sa.Engine | sa.Connection, pinned: PinnedTables) -> bool:
     """Return whether the database may have outboxes."""
     return has_outboxes(bind.dialect) and sa.inspect(bind).has_table(OUTBOX_TABLE, schema=pinned.schema)
-
-
-class OutboxBlocks(NamedTuple):
-    """How many blocks wait in an outbox, and when the oldest one was added, in milliseconds since 1970."""
-
-    blocks: int
-    since_ms: int
-
-
-def outboxes_with_blocks(connection: sa.Connection, pinned: PinnedTables) -> dict[str, OutboxBlocks]:
-    """Return the outboxes of pools in which blocks wait, by id."""
-    if not has_outbox_table(connection, pinned):
-        return {}
-    found = connection.execute(own_text(pinned.sql(select_outboxes(connection.dialect))))
-    return {transactional_id: OutboxBlocks(blocks, since_ms) for transactional_id, blocks, since_ms in found}
 
 
 def _held_ids(connection: sa.Connection, pinned: PinnedTables) -> set[str]:
