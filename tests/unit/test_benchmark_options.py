@@ -1,23 +1,17 @@
-"""`python -m benchmarks.producer` refuses impossible measurements, and shows its progress without a terminal."""
+"""`python -m benchmarks.producer` refuses impossible measurements, and judges the others."""
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from benchmarks.clients import Done
 from benchmarks.producer import (
     BARS,
-    MANY_PRODUCERS,
     ONE_PRODUCER,
-    WORKLOADS,
     in_turn,
     options,
     plan_of,
     run,
-    show_progress,
     verdict,
 )
 
@@ -26,9 +20,7 @@ from benchmarks.producer import (
     ("arguments", "said"),
     [
         (("--rounds", "0"), "'0' is not a whole number of at least 1"),
-        (("--rounds", "-1"), "'-1' is not a whole number of at least 1"),
         (("--rounds", "two"), "'two' is not a whole number of at least 1"),
-        (("--duration-s", "-1"), "'-1' is not a number of at least 0.1 seconds"),
         (("--duration-s", "0"), "'0' is not a number of at least 0.1 seconds"),
         (("--duration-s", "nan"), "'nan' is not a number of at least 0.1 seconds"),
         (("--duration-s", "inf"), "'inf' is not a number of at least 0.1 seconds"),
@@ -41,20 +33,6 @@ def test_what_cannot_be_measured_is_refused(
     with pytest.raises(SystemExit):
         options().parse_args(arguments)
     assert said in capsys.readouterr().err
-
-
-def test_a_line_per_measurement_without_a_terminal() -> None:
-    output = io.StringIO()
-    with show_progress(Console(file=output), total=2) as measured:
-        measured("one")
-        measured("another")
-    assert output.getvalue() == "1 of 2: one\n2 of 2: another\n"
-
-
-def test_clients_and_workloads_can_be_chosen() -> None:
-    plan = plan_of([ONE_PRODUCER.name, MANY_PRODUCERS.name], ["aiokafka"])
-    assert plan == {ONE_PRODUCER: ["aiokafka"], MANY_PRODUCERS: ["aiokafka"]}
-    assert list(plan_of(None, None)) == list(WORKLOADS.values())
 
 
 def test_another_client_begins_in_each_round() -> None:

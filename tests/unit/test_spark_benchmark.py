@@ -1,14 +1,11 @@
-"""`python -m benchmarks.spark_sink`: its verdicts, and its table."""
+"""`python -m benchmarks.spark_sink`: its verdicts."""
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
-from benchmarks.spark_sink import LARGE, SMALL, options, table, verdicts
-from benchmarks.spark_ways import FOREACH, NOOP, SPARKS_OWN, THIS
+from benchmarks.spark_sink import LARGE, SMALL, verdicts
+from benchmarks.spark_ways import NOOP, SPARKS_OWN, THIS
 
 
 @pytest.mark.parametrize(("own_ms", "said"), [(500, "reached: 0.50 x"), (480, "MISSED: 0.48 x")])
@@ -25,19 +22,3 @@ def test_small_batches_go_by_the_noop_sink(this_ms: float, said: str) -> None:
 
 def test_what_was_not_measured_has_no_verdict() -> None:
     assert list(verdicts({LARGE: {THIS: [1], SPARKS_OWN: []}, SMALL: {THIS: [1]}})) == []
-
-
-def test_a_line_for_each_sink() -> None:
-    output = io.StringIO()
-    rounds = {NOOP: [100.0], THIS: [400.0], SPARKS_OWN: [500.0], FOREACH: []}
-    Console(file=output, width=140).print(table(LARGE, rounds, "emulator"))
-    lines = output.getvalue().splitlines()
-    assert [line for line in lines if SPARKS_OWN in line and "400,000" in line and "1.25 x" in line]
-    assert not [line for line in lines if FOREACH in line]
-
-
-def test_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert options().parse_args(["--rows", "10", "--kafka", "--way", THIS]).rows == 10
-    with pytest.raises(SystemExit):
-        options().parse_args(["--rows", "11"])
-    assert "invalid choice: 11" in capsys.readouterr().err
