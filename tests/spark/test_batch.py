@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -62,20 +62,6 @@ def test_a_job_without_rows_is_done_too(spark: SparkSession, sqlite_world: SinkW
     world = sqlite_world
     write(world, spark.createDataFrame([], "value string"), jobId="empty")
     assert world.batches() == [(0, "DONE", 0)]
-
-
-def test_a_job_that_fails_leaves_nothing_and_may_be_run_again(spark: SparkSession, sqlite_world: SinkWorld) -> None:
-    world = sqlite_world
-    broken = numbers(spark, 4).withColumn(
-        "value", sf.when(sf.col("value") == "3", sf.raise_error(sf.lit("broken"))).otherwise(sf.col("value"))
-    )
-    with pytest.raises(PySparkException, match="broken"):
-        write(world, broken, jobId="j")
-    assert world.values() == []
-    assert world.open_transactions() == []
-    write(world, numbers(spark, 4), jobId="j")
-    assert world.values() == ["0", "1", "2", "3"]
-    assert world.open_transactions() == []
 
 
 @pytest.mark.parametrize(

@@ -74,17 +74,6 @@ def asleep_before_addition(world: LakeWorld) -> Stalling:
 # ---- the pointer --------------------------------------------------------------------------------------------
 
 
-def test_on_each_catalog_a_batch_is_added_once(world: LakeWorld) -> None:
-    owe(world, 0, [1, 2, 3])
-    asleep = asleep_before_addition(world)
-    publisher(world).publish()
-    run_batch(world.process(), 1, [4])
-    asleep.go_on()
-    assert asleep.error is None
-    world.assert_exactly_once([1, 2, 3, 4])
-    assert len(world.table.generations()) == 2
-
-
 def pointer(table: IcebergLake) -> TablePointer:
     place = table.place
     assert place.catalog is not None

@@ -192,28 +192,6 @@ def test_abort_gives_up_what_is_not_decided(world: World) -> None:
         process.write(plan, 0, 0, [0])  # a late one, which no process would complete
 
 
-@pytest.mark.parametrize("generation", [1, None])
-def test_a_late_abort_leaves_the_next_driver_alone(world: World, generation: int | None) -> None:
-    """The old driver's tasks have reported nothing, and it wakes up when the batch is planned again."""
-    old, new = world.process(), world.process()
-    assert old.plan().generation == 1
-    plan = new.plan()
-    first = new.write(plan, 0, 0, [1])
-    old.abort([], 0, generation=generation)
-    assert new.commit([first, new.write(plan, 0, 1, [2])], 0, [1, 2]).decided_anew
-    world.assert_exactly_once([1, 2])
-
-
-def test_abort_without_results_ends_what_was_planned(world: World) -> None:
-    process = world.process()
-    plan = process.plan()
-    process.write(plan, 0, 0, [1])
-    process.abort([], 0, generation=plan.generation)
-    assert world.broker.open_ids == []
-    with pytest.raises(SinkFencedError, match="aborted"):
-        process.write(plan, 0, 1, [2])
-
-
 @pytest.mark.parametrize("given", ["results", "generation", "nothing"])
 def test_abort_leaves_a_decision_alone(world: World, given: str) -> None:
     """Spark calls ABORT with all results if COMMIT has raised, which may be after the decision."""

@@ -133,11 +133,6 @@ def test_what_is_missing_or_makes_no_sense(given: dict[str, str], sentence: str)
         parse(given)
 
 
-def test_an_option_in_two_spellings() -> None:
-    with pytest.raises(SinkOptionError, match="given twice"):
-        parse({**LEAST, "SUBSCRIBE": "b"})
-
-
 def test_streams_and_batch_queries_differ() -> None:
     check_for_stream(parsed(startingOffsets="latest"))
     check_for_batch(parsed(startingOffsets="earliest", endingOffsets="latest"))
