@@ -36,13 +36,12 @@ from typing import Any, Final, Protocol
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler
 from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, await_response, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of_kafka_python
 from dualwrite.recipes.consume.faststream_placing import Placing, is_of_confluent
-from dualwrite.recipes.consume.steps import RefusedError, blames_records, divided
+from dualwrite.recipes.consume.steps import RefusedError, blames_records, divided, handle_each
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.telemetry import count_consumed
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
@@ -304,13 +303,7 @@ class ExactlyOnce:
     async def _write_together(self, records: Sequence[ConsumedRecord]) -> None:
         async with self._writer.transaction() as tx:
             await self._move(tx, records)
-            for index, record in enumerate(records):
-                try:
-                    with processing(record, self.group_id):
-                        await self._handle(tx, record)
-                except Exception as error:
-                    note_outcome(error, Outcome.ROLLED_BACK)  # RefusedError leaves the block in its place
-                    raise RefusedError(error, index) from error
+            await handle_each(self._handle, tx, records, self.group_id)
         self._moved(records)
         count_consumed("written", len(records))
 

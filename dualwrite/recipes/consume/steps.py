@@ -218,16 +218,7 @@ class ConsumeSteps:
         return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())
 
     async def _handle_all(self, tx: DualWrite, records: Iterable[ConsumedRecord]) -> None:
-        for index, record in enumerate(records):
-            try:
-                with processing(record, self._membership.group_id):
-                    await settled(self._handle(tx, record))
-            except Exception as error:
-                pass_on_signal(error)  # not caused by a record
-                if not blames_records(error):
-                    raise
-                note_outcome(error, Outcome.ROLLED_BACK)  # RefusedError leaves the block in its place
-                raise RefusedError(error, index) from error
+        await handle_each(self._handle, tx, records, self._membership.group_id)
 
     async def _set_aside(self, record: ConsumedRecord, error: Exception) -> None:
         poison = self._poison
@@ -240,6 +231,20 @@ class ConsumeSteps:
             raise refused.error from error
         count_consumed("poison", 1)
         _log.error("%s was set aside", _name(record), exc_info=error)
+
+
+async def handle_each(handle: Handle, tx: DualWrite, records: Iterable[ConsumedRecord], group_id: str) -> None:
+    """Pass records to the handler, in order. Raises RefusedError for the first one that is the cause of its failure."""
+    for index, record in enumerate(records):
+        try:
+            with processing(record, group_id):
+                await settled(handle(tx, record))
+        except Exception as error:
+            pass_on_signal(error)  # not caused by a record
+            if not blames_records(error):
+                raise
+            note_outcome(error, Outcome.ROLLED_BACK)  # RefusedError leaves the block in its place
+            raise RefusedError(error, index) from error
 
 
 def _batches(records: Sequence[ConsumedRecord], size: int) -> list[Sequence[ConsumedRecord]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -263,13 +263,6 @@ _MYSQL_HAS_TABLE: Final = own_text(
 )
 
 
-class _HasConnection(Protocol):
-    """A block or a recovery: it runs on a connection of the engine."""
-
-    @property
-    def connection(self) -> sa.Connection: ...
-
-
 class SqlAlchemyLeases(TableLeases):
     """`Leases` in the table, on an engine. Raises ConfigError for a database whose clock cannot be queried."""
 
@@ -307,7 +300,8 @@ class SqlAlchemyLeases(TableLeases):
     async def has(self, slot: int, block: DatabaseTransaction) -> bool:
         if not locks_whole_database(self._engine.dialect):
             return await super().has(slot, block)
-        connection = cast("_HasConnection", block).connection
+        on_engine: Any = block
+        connection: sa.Connection = on_engine.connection
         return await self._carry(lambda: blocking.run(self._is_ours(self._statements_on(connection), slot)))
 
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
