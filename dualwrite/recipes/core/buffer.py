@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dualwrite.client.records.record import (
     ConsumerGroupMetadata,
@@ -123,9 +123,8 @@ class RecordBuffer:
     @property
     def records(self) -> list[BufferedRecord]:
         """The records without the offsets."""
-        if not self._takes_offsets:
-            return list(cast("list[BufferedRecord]", self._entries))
-        return [entry for entry in self._entries if isinstance(entry, BufferedRecord)]
+        entries: list[Any] = self._entries
+        return [entry for entry in entries if isinstance(entry, BufferedRecord)] if self._takes_offsets else [*entries]
 
     def send(
         self,

@@ -11,9 +11,10 @@ process that wrote the records had sent them at that moment.
 from __future__ import annotations
 
 import os
+import random
 import zlib
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from dualwrite.partitioners import Partitioner, Partitioning, partitioning_named
@@ -36,7 +37,7 @@ class RecordBlock(NamedTuple):
 def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
     """Return the records as bytes that no other call returns: two blocks are never taken for one."""
     listed = list(records)
-    parts = [_HEAD, os.urandom(_TOKEN_BYTES), _sized(partitioner.encode()), _number(len(listed))]
+    parts = [_HEAD, _new_token().to_bytes(_TOKEN_BYTES, "big"), _sized(partitioner.encode()), _number(len(listed))]
     for record in listed:
         topic, key, value, headers = record.topic.encode(), record.key, record.value, record.headers
         partition = 0 if record.partition is None else record.partition + 1
@@ -48,6 +49,18 @@ def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
             parts += (_sized(name.encode()), _ABSENT if content is None else _sized(content))
     out = b"".join(parts)
     return out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big")
+
+
+# `os.urandom` releases the GIL, which a thread that waits for it takes: each call would cost a change of threads
+_generator: Final = random.Random()  # seeded by the operating system, and not by `random.seed` of the application
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_generator.seed)
+_new_token: Final = partial(_generator.getrandbits, 8 * _TOKEN_BYTES)
+
+
+def new_mark() -> str:
+    """Return a token that no other call returns, in whichever process, as hexadecimal digits; it is no secret."""
+    return f"{_new_token():016x}"
 
 
 def token_of(block: bytes) -> str:
@@ -94,7 +107,8 @@ class _Reader:
         partition = self.number()
         timestamp_ms = self.number()
         key, value = self._bytes(), self._bytes()
-        headers = [(self.text(), self._bytes()) for _ in range(self.number())]
+        count = self.number()
+        headers = [(self.text(), self._bytes()) for _ in range(count)] if count else []
         return BufferedRecord(topic, value, key, headers, partition - 1 if partition else None, timestamp_ms)
 
     def number(self) -> int:
@@ -107,7 +121,11 @@ class _Reader:
         return found | byte << shift
 
     def _bytes(self) -> bytes | None:
-        length = self.number()
+        length = self._content[self._position]
+        if length < 0x80:  # as most are, without a call
+            self._position += 1
+        else:
+            length = self.number()
         if not length:
             return None
         start, self._position = self._position, self._position + length - 1
@@ -133,12 +151,12 @@ class Placement:
         If there are such topics, nothing was chosen. Raises ValueError if this process lacks the partitioner, and
         InvalidRecordError if that fails.
         """
-        counts = {record.topic: 0 for record in block.records}
-        for topic in counts:
-            counts[topic] = partitions(topic)
-        unknown = [topic for topic, count in counts.items() if not count]
-        if unknown:
-            return unknown
+        counts: dict[str, int] = {}
+        for record in block.records:
+            if record.topic not in counts:
+                counts[record.topic] = partitions(record.topic)
+        if 0 in counts.values():
+            return [topic for topic, count in counts.items() if not count]
         chosen_by = self._named(block.partitioner)
         for record in block.records:
             if record.partition is None:

@@ -10,8 +10,9 @@ write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Final, NamedTuple
 
 from dualwrite.errors import (
@@ -144,8 +145,9 @@ class BlockStore:
         """Return the blocks before the first one that cannot be sent now. Raises as `oldest` does if there are none."""
         records: list[BufferedRecord] = []
         unavailable, self._unavailable = self._unavailable, {}
+        partitions = cache(self._owned.kafka.partitions)
         for number, block in enumerate(blocks):
-            found, obstacle = self._placed(block)
+            found, obstacle = self._placed(block, partitions)
             if obstacle is not None and (number or self._owned.owed):  # those go first
                 return Waiting(blocks[:number], newest_seq, records)
             if isinstance(obstacle, StoredBlockRefusedError):
@@ -156,14 +158,14 @@ class BlockStore:
         return Waiting(blocks, newest_seq, records)
 
     def _placed(
-        self, block: StoredBlock
+        self, block: StoredBlock, partitions: Callable[[str], int]
     ) -> tuple[Sequence[BufferedRecord], StoredBlockRefusedError | NextAttemptError | None]:
         """Return the records of a block with their partitions, or why they cannot be sent now."""
         refuse = self._unreadable
         try:
             found = decode(block.content)
             refuse = self._unplaceable
-            unknown = self._placement.place(found, self._owned.kafka.partitions)
+            unknown = self._placement.place(found, partitions)
         except (ValueError, InvalidRecordError) as error:
             refused = refuse(block, str(error))
             refused.__cause__ = error

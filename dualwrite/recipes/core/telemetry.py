@@ -142,8 +142,9 @@ class Instruments:
 
     def stores(self, transactional_id: str, since_ms: int) -> None:
         """Note that a block waits, behind others if there are any."""
-        with self._lock:
-            self._stored_since_ms.setdefault(transactional_id, since_ms)
+        if transactional_id not in self._stored_since_ms:  # each block asks
+            with self._lock:
+                self._stored_since_ms.setdefault(transactional_id, since_ms)
 
     def waits(self, transactional_id: str, since_ms: int | None) -> None:
         """Note when the oldest waiting block was stored; None: none waits any more."""

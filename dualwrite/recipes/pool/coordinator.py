@@ -215,6 +215,11 @@ class OutboxBlock(PooledBlock):
     async def take_slot(self) -> None:
         """Do nothing: the block asks nothing of Kafka."""
 
+    def leave(self) -> None:
+        """End the block, which had no turn; harmless when repeated."""
+        if self._pool.is_of_this_process:
+            self._pool.end_block(self)
+
     async def _commit(self, write: DualWriteProgress) -> None:
         """Commit the database with the records in it, or roll back and raise the reason."""
         writes = self._outbox.writes

@@ -150,7 +150,8 @@ class OutboxPublisher:
     async def get_ready(self) -> None:
         """Get ready for a block. Raises StoreFullError if the backlog exceeds a limit."""
         self.writes.assert_not_full()
-        await self.prepare()
+        if not self._is_prepared:
+            await self._be_prepared()
 
     async def prepare(self) -> None:
         """Prepare the database, once."""

@@ -17,6 +17,7 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.core.database_errors import warn_of_drop
+from dualwrite.recipes.core.record_block import new_mark
 from dualwrite.recipes.core.store import (
     ended_past,
     missing_table,
@@ -84,7 +85,7 @@ class PostgresTransaction(PostgresSteps):
         must_be_in: RequiredPlace | None = None,
     ) -> None:
         super().__init__(pin, must_be_in)
-        self._mark = os.urandom(8).hex()
+        self._mark = new_mark()
         self.connection = connection
         self._watch = watch
         self._of = of

@@ -13,7 +13,6 @@ Three things, each on one connection at a time:
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -26,6 +25,7 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.errors import TransactionDoomedError
+from dualwrite.recipes.core.record_block import new_mark
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
 from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
@@ -73,6 +73,7 @@ def configure_function(pool: Any) -> Any:
 
 _FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, as libpq returns it
 
+_ASCII: Final = "ascii"
 _UNKNOWN_TYPE: Final = 0  # the server infers it
 _BYTEA: Final = 17  # the server's number of the type
 _TEXT_FORMAT: Final = 0
@@ -88,7 +89,7 @@ def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
     None: the statements have been sent.
     """
     if sql is not None:
-        connection.pgconn.send_query(sql.encode(encoding_of(connection)))
+        connection.pgconn.send_query(_sent(connection, sql))
     answers: list[PGresult] = yield from generators.execute(connection.pgconn)
     return _succeeded(connection, answers)
 
@@ -108,11 +109,20 @@ class _Numbered(NamedTuple):
 
 def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGresult]:
     """Execute one statement, prepared if the connection prepares statements; return its response, in text format."""
-    query, names = _with_numbers(sql, encoding_of(connection))
-    parameters = [_sent(connection, values[name]) for name in names]
-    are_bytes = [type(values[name]) is bytes for name in names]
-    types = tuple([_BYTEA if is_bytes else _UNKNOWN_TYPE for is_bytes in are_bytes])
-    formats: Any = [_BINARY_FORMAT if is_bytes else _TEXT_FORMAT for is_bytes in are_bytes]
+    query, names = _with_numbers(sql, _ASCII if sql.isascii() else encoding_of(connection))
+    parameters: list[bytes] = []
+    types: tuple[int, ...] = ()
+    formats: Any = []
+    for parameter in names:  # a comprehension for each of these lists would be a call
+        value = values[parameter]
+        if isinstance(value, bytes):
+            parameters.append(value)
+            types += (_BYTEA,)
+            formats.append(_BINARY_FORMAT)
+        else:
+            parameters.append(_sent(connection, value))
+            types += (_UNKNOWN_TYPE,)
+            formats.append(_TEXT_FORMAT)
     statement: Any = _Numbered(query, types)
     pgconn, prepared = connection.pgconn, connection._prepared  # noqa: SLF001
     prepare, name = prepared.get(statement)
@@ -140,8 +150,9 @@ def _with_numbers(sql: str, encoding: str) -> tuple[bytes, tuple[str, ...]]:
     return numbered.encode(encoding), tuple(names)
 
 
-def _sent(connection: AnyConnection, value: str | bytes) -> bytes:
-    return value if isinstance(value, bytes) else value.encode(encoding_of(connection))
+def _sent(connection: AnyConnection, text: str) -> bytes:
+    """Return a text in the client encoding, in which ASCII means the same whichever it is."""
+    return text.encode(_ASCII if text.isascii() else encoding_of(connection))
 
 
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
@@ -172,8 +183,14 @@ async def _one_text_in_loop(connection: psycopg.AsyncConnection[Any], steps: PQG
 
 def first_text(connection: AnyConnection, answer: PGresult) -> str | None:
     """Return the first value of a response; None if it is NULL or there is no row."""
-    value = answer.get_value(0, 0) if answer.ntuples else None
-    return None if value is None else value.decode(encoding_of(connection), errors="replace")
+    return text_of(connection, answer.get_value(0, 0)) if answer.ntuples else None
+
+
+def text_of(connection: AnyConnection, value: bytes | None) -> str | None:
+    """Return a value of a response in text format."""
+    if value is None:
+        return None
+    return value.decode(_ASCII if value.isascii() else encoding_of(connection), errors="replace")
 
 
 _IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
@@ -348,7 +365,7 @@ class _MarkedStart:
         connection = self._connection
         if connection.autocommit or connection.pgconn.transaction_status != _IDLE:
             return
-        mark = os.urandom(8).hex()
+        mark = new_mark()
         set_mark = f"SET LOCAL {MARK} = '{mark}'"
         del vars(connection)[_START]
         vars(connection)[MARK_ATTRIBUTE] = mark

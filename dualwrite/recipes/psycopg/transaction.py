@@ -27,8 +27,9 @@ from dualwrite.recipes.psycopg.driver import (
     first_text,
     isolation_name,
     pyformat,
+    text_of,
 )
-from dualwrite.recipes.psycopg.own_adapters import cursor_of, encoding_of
+from dualwrite.recipes.psycopg.own_adapters import cursor_of
 from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres import LOCATION
@@ -58,10 +59,10 @@ class PsycopgTransaction(PostgresTransaction):
 
     async def begin_and_locate(self) -> str:
         response = await self._command(f"{self._beginning()}; SELECT {LOCATION}")
-        location = response.get_value(0, 0)
+        location = first_text(self.connection, response)
         assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
-        return location.decode(encoding_of(self.connection))
+        return location
 
     @property
     def is_idle(self) -> bool:
@@ -107,8 +108,7 @@ class PsycopgTransaction(PostgresTransaction):
         answer = await self._command(sql)
         if not answer.ntuples:
             return None
-        values = [answer.get_value(0, column) for column in range(answer.nfields)]
-        return [None if value is None else value.decode(encoding_of(self.connection)) for value in values]
+        return [text_of(self.connection, answer.get_value(0, column)) for column in range(answer.nfields)]
 
     async def _scalar(self, sql: str, parameters: Values | None = None) -> str | None:
         steps = executed(self.connection, sql, parameters or {})

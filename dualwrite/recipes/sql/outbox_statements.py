@@ -171,7 +171,7 @@ class PostgresOutbox(OutboxTable):
         return await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "most": max_bytes})
 
     async def _publish(self, transactional_id: str, blocks: Sequence[StoredBlock], kept_as: Sent | None) -> None:
-        numbers = f"{{{','.join(str(block.seq) for block in blocks)}}}"
+        numbers = f"{{{','.join([str(block.seq) for block in blocks])}}}"
         values = {"id": transactional_id, "gone": "{}", "kept": "{}", **as_last_batch(kept_as)}
         values["gone" if kept_as is None else "kept"] = numbers
         sql = _PUBLISH_AND_FORGET if forgets() else _PUBLISH
