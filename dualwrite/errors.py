@@ -105,22 +105,32 @@ class KafkaUnreachableError(KafkaTimeoutError):
 
 
 class TransactionHangsError(KafkaTimeoutError):
-    """A decided transaction has no marker in some partitions, and no coordinator is going to write one (KAFKA-20734).
+    """A transaction has no marker in some partitions, and no coordinator is going to write one (KAFKA-20734).
 
-    `read_committed` consumers stop at it there. A dual write raises it at each use of the id. It neither publishes the
-    records again, because they may still become visible, nor sends others behind them, because the same marker would
-    end both. The message has the command that writes the marker; after that, repeat the call.
+    `read_committed` consumers stop at it there. A dual write raises it at each use of the id if its row names the
+    transaction, else before it would write to such a partition; a producer with two-phase commit does the latter too,
+    and then its open transaction can only be aborted. Nothing is published again, because the records may still become
+    visible, and nothing is sent behind them, because the same marker would end both. The message has the command that
+    writes the marker; after that, repeat the call.
 
-    `partitions` has the topics and partitions without a marker.
+    `prepared_state` is the producer id and epoch of the transaction that hangs, `partitions` has the topics and
+    partitions without a marker, and `start_offsets` its first offset in each, or nothing if its row names it.
     """
 
     def __init__(
-        self, message: str, *, transactional_id: str, prepared_state: str, partitions: tuple[tuple[str, int], ...]
+        self,
+        message: str,
+        *,
+        transactional_id: str,
+        prepared_state: str,
+        partitions: tuple[tuple[str, int], ...],
+        start_offsets: tuple[int, ...] = (),
     ) -> None:
         super().__init__(message)
         self.transactional_id = transactional_id
         self.prepared_state = prepared_state
         self.partitions = partitions
+        self.start_offsets = start_offsets
 
 
 class AbortableError(KafkaError):

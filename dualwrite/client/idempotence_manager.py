@@ -76,7 +76,7 @@ class IdempotenceManager:
         """Always False without a transaction."""
         return False
 
-    def may_produce_to(self, topic: str, partition: int) -> bool:
+    def may_produce_to(self, topic: str, partition: int, leader: int, losses: int) -> bool:
         """Return True: without a transaction, any partition may be written to."""
         return True
 

@@ -47,6 +47,12 @@ class DescribeTransaction(NamedTuple):
     transactional_id: str
 
 
+class DescribeProducers(NamedTuple):
+    """Read from the leader of partitions which transactions are open there; changes nothing (KIP-664)."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
 class AddPartitionsToTxn(NamedTuple):
     """Add partitions that are about to be written to; before transaction.version 2."""
 
@@ -120,6 +126,24 @@ class DescribeTransactionResponse(NamedTuple):
     producer_epoch: int = -1
     start_ms: int = -1
     timeout_ms: int = -1
+
+
+class OpenAt(NamedTuple):
+    """An open transaction in a partition: the epoch of its newest batch there, and its first offset."""
+
+    producer_epoch: int
+    start_offset: int
+
+
+class PartitionProducers(NamedTuple):
+    """The open transactions of a partition by producer id."""
+
+    error_code: int
+    open: Mapping[int, OpenAt]
+
+
+class DescribeProducersResponse(NamedTuple):
+    partitions: Mapping[TopicPartition, PartitionProducers]
 
 
 class AddPartitionsToTxnResponse(NamedTuple):
@@ -209,6 +233,7 @@ Request = (
     | EndTxn
     | TxnOffsetCommit
     | DescribeTransaction
+    | DescribeProducers
     | ApiVersions
     | Metadata
 )
@@ -220,6 +245,7 @@ Response = (
     | EndTxnResponse
     | TxnOffsetCommitResponse
     | DescribeTransactionResponse
+    | DescribeProducersResponse
     | BrokerFeatures
     | MetadataResponse
 )
@@ -232,6 +258,7 @@ API_OF: dict[type[Request], Api] = {
     EndTxn: Api.END_TXN,
     TxnOffsetCommit: Api.TXN_OFFSET_COMMIT,
     DescribeTransaction: Api.DESCRIBE_TRANSACTIONS,
+    DescribeProducers: Api.DESCRIBE_PRODUCERS,
     ApiVersions: Api.API_VERSIONS,
     Metadata: Api.METADATA,
 }
@@ -243,4 +270,6 @@ def error_codes_of(response: Response) -> tuple[int, ...]:
         return response.error_codes
     if isinstance(response, AddPartitionsToTxnResponse):
         return tuple(response.error_codes.values())
+    if isinstance(response, DescribeProducersResponse):
+        return tuple(described.error_code for described in response.partitions.values())
     return () if isinstance(response, MetadataResponse) else (response.error_code,)

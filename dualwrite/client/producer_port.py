@@ -44,10 +44,13 @@ class ProducerPort(Protocol):
 
     @property
     def wants_partitions(self) -> bool:
-        """Whether partitions must be added to the transaction before they may be written to."""
+        """Whether `poll()` returns a request that must be answered before partitions may be written to."""
 
-    def may_produce_to(self, topic: str, partition: int) -> bool:
-        """Return whether the partition is in the transaction. If not, `poll()` returns the request that adds it."""
+    def may_produce_to(self, topic: str, partition: int, leader: int, losses: int) -> bool:
+        """Return whether the transaction may write to the partition. If not, `poll()` returns the request that asks.
+
+        `leader`: its node id; `losses`: how many connections to it have been lost.
+        """
 
     def check_send(self) -> None:
         """Raise if no record may be sent now."""

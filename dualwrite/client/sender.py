@@ -279,7 +279,7 @@ class Sender:
         in_flight = self._produces_in_flight.get(node_id, 0)
         if in_flight >= self._max_in_flight:
             return -1
-        if not self._manager.may_produce_to(topic, partition):
+        if not self._manager.may_produce_to(topic, partition, node_id, self._cluster.losses(node_id)):
             return -1
         if node_id not in ready:
             connection = self._cluster.to_leader(node_id, now_ms, in_flight=in_flight > 0)
@@ -515,6 +515,8 @@ class Sender:
             if isinstance(response, m.FindCoordinatorResponse) and response.error_code == 0:
                 self._cluster.learn_broker(m.Broker(response.node_id, response.host, response.port))
             self._note_refusals(request, response, now_ms)
+            if isinstance(response, m.DescribeProducersResponse):
+                self._look_up_leaders(response, now_ms)
             self._manager.on_response(response, now_ms)
             if isinstance(response, m.EndTxnResponse) and response.error_code == 0:
                 self._pace.ended(now_ms)
@@ -525,6 +527,13 @@ class Sender:
             if error_code:
                 name = m.API_OF[type(request)].kafka_name
                 self._last_error.note(now_ms, f"{name} returned {error_name(error_code)}")
+
+    def _look_up_leaders(self, response: m.DescribeProducersResponse, now_ms: float) -> None:
+        """Request metadata for partitions that the broker does not lead any more."""
+        for (topic, partition), described in response.partitions.items():
+            if error_class(Api.DESCRIBE_PRODUCERS, described.error_code) is ErrorClass.RETRIABLE_AFTER_LOOKUP:
+                self._topology.forget_leader(topic, partition)
+                self._cluster.refresh_metadata(now_ms)
 
     # ---- notifications of the cluster -----------------------------------------------------------------------
 

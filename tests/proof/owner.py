@@ -175,6 +175,7 @@ class CheckedKafka:
             accepts_bound=True,
             backoff=Backoff(100, 1000),
         )
+        manager.earlier.turn_off()  # this cluster writes all markers
         await self._run(lambda: manager.init_transactions(self._two_phase_commit))
         return manager.transaction.prepared_state
 
@@ -405,7 +406,7 @@ class CheckedKafka:
         ready = {batch.partition: batch for batch in self._in_flight}
         if manager.may_produce:
             for batch in self._unsent:
-                if batch.partition not in ready and manager.may_produce_to(TOPIC, batch.partition):
+                if batch.partition not in ready and manager.may_produce_to(TOPIC, batch.partition, 0, 0):
                     ready[batch.partition] = batch
         return list(ready.values())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
@@ -16,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator import Error, Fault, FaultHandle, Hold
+from dualwrite.broker_emulator import CloseBefore, Error, Fault, FaultHandle, Hold
 from dualwrite.errors import (
     AdminError,
     KafkaTimeoutError,
@@ -63,6 +64,9 @@ class Said(StrEnum):
     COMMITTED = "CompleteCommit: its process has ended"
     NOTHING = "nothing: another program has used the id since"
 
+
+ONE_THAT_DOES_NOT_ASK: Final = {"transaction_two_phase_commit_enable": False}
+"""A producer as any client's, which writes behind a transaction that hangs."""
 
 every_said = pytest.mark.parametrize("said", Said, ids=[said.name for said in Said])
 
@@ -236,6 +240,120 @@ def test_what_hangs_is_not_believed(
     assert site.serviced().is_clean
 
 
+# ---- transactions that no row names ---------------------------------------------------------------------------------
+
+
+def leave_undecided(site: Site) -> None:
+    """Let a process stop with an undecided transaction, whose abort loses its marker in the second partition."""
+    site.falls_asleep(PausePoint.AFTER_PREPARE, lambda writer: write_both(writer, "undecided"))
+    lose_marker(site)
+    site.recover()
+    site.world.settle()
+
+
+@every_tier
+def test_nothing_is_written_behind_an_undecided_transaction_that_hangs(
+    site: Site, caplog: pytest.LogCaptureFixture, heard: Heard
+) -> None:
+    """The next commit of the producer id there would make its record visible, without a row."""
+    site.write("before")
+    leave_undecided(site)
+    with site.writer() as writer:
+        write(writer, "elsewhere")  # in the first partition
+        for _ in range(2):
+            with pytest.raises(TransactionHangsError, match="Neither side was changed") as raised:
+                write_both(writer, "refused")
+            assert str(raised.value) in errors_in(caplog)
+        assert raised.value.partitions == (TORN,)
+        (offset,) = raised.value.start_offsets
+        command = f"dualwrite transactions abort --topic orders --partition 1 --start-offset {offset}"
+        assert f"not decided it, so abort it: `{command}`. Then" in str(raised.value)
+        assert heard.sums("dualwrite.torn") == {"hanging": 2}
+        with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+            admin.abort_transaction(TORN, start_offset=offset)
+        write_both(writer)
+    assert_once(site, "elsewhere")
+
+
+@pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR, Tier.BOUNDED], ids=lambda tier: tier.name)
+def test_nothing_is_written_behind_a_decided_transaction_that_hangs(site: Site, tier: Tier) -> None:
+    """A living writer asks again when connections were lost: an abort of the next transaction would end both."""
+    with site.writer() as writer:
+        write(writer, "before")
+        lose_marker(site)
+        write_both(writer)
+        site.world.settle()
+        row = site.row()
+        site.emulator.disconnect_clients()
+        with pytest.raises(TransactionHangsError) as raised:
+            write_both(writer, "refused")
+        assert (raised.value.prepared_state, raised.value.partitions) == (str(row), (TORN,))
+        command = f"dualwrite transactions commit --topic orders --partition 1 --prepared-state {row}"
+        assert f"has decided it, so commit it: `{command}`. Then" in str(raised.value)
+        commit_there(site)
+        write(writer, "later")
+    assert_once(site, "later")
+
+
+@every_tier
+def test_of_a_transaction_before_the_row_no_end_is_guessed(site: Site) -> None:
+    with site.writer() as writer:
+        write(writer, "before")
+        lose_marker(site)
+        write_both(writer)
+        site.world.settle()
+        hanging = site.row()
+        write(writer, "later")
+    with site.writer() as writer:
+        with pytest.raises(TransactionHangsError, match="does not tell whether the database has decided it") as raised:
+            write_both(writer, "refused")
+        assert f"commit --topic orders --partition 1 --prepared-state {hanging}" in str(raised.value)
+        assert f"abort --topic orders --partition 1 --start-offset {raised.value.start_offsets[0]}" in str(raised.value)
+        with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+            admin.commit_transaction(TORN, hanging)
+        write(writer, "last")
+    assert_once(site, "later", "last")
+
+
+@pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR, Tier.BOUNDED], ids=lambda tier: tier.name)
+def test_markers_that_are_under_way_are_awaited_by_the_next_block(site: Site, tier: Tier) -> None:
+    with site.writer() as writer, ThreadPoolExecutor(1) as threads:
+        write(writer, "before")
+        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+        write_both(writer)
+        markers.wait_held(2)
+        site.emulator.disconnect_clients()
+        asked = site.emulator.faults.add(Fault(api="DescribeTransactions", action=None, count=None))
+        later = threads.submit(write, writer, "later")
+        asked.wait(2)
+        markers.remove()
+        markers.release()
+        later.result(60)
+    assert_once(site, "later")
+
+
+@pytest.mark.parametrize(
+    "action",
+    [Error("not_leader_or_follower"), Error("request_timed_out"), Error("unknown_server_error"), CloseBefore()],
+    ids=["not the leader", "a timeout", "an unknown error", "a lost connection"],
+)
+@every_tier
+def test_a_leader_that_does_not_say_is_asked_again(site: Site, action: Any) -> None:
+    leave_undecided(site)
+    site.emulator.faults.add(Fault(api="DescribeProducers", action=action))
+    with site.writer() as writer, pytest.raises(TransactionHangsError):
+        write_both(writer, "refused")
+
+
+@every_tier
+def test_a_leader_is_asked_once(site: Site) -> None:
+    asked = site.emulator.faults.add(Fault(api="DescribeProducers", action=None, count=None))
+    with site.writer() as writer:
+        for value in BOTH:
+            write(writer, value)
+    assert asked.hits == 1
+
+
 # ---- sleeping and living processes ----------------------------------------------------------------------------------
 
 
@@ -336,10 +454,9 @@ def test_another_transaction_of_the_producer_is_open_behind_what_hangs(site: Sit
     """No row names it, so it is aborted; where both are in one partition, its marker ends both."""
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
-    producer = site.world.ready(transactional_id=site.kafka_id)
+    producer = site.world.ready(transactional_id=site.kafka_id, **ONE_THAT_DOES_NOT_ASK)
     producer.begin_transaction()
-    producer.send("orders", "undecided", partition=partition)
-    producer.prepare_transaction()
+    producer.send("orders", "undecided", partition=partition).result(60)
     if partition == TORN.partition:
         assert site.recover() is Outcome.REPAIRED
     else:
@@ -357,7 +474,7 @@ def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(s
     leave(site, End.HANGING, Said.COMMITTED)
     row = site.row()
     with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
-        foreign = site.world.ready(transactional_id=site.kafka_id)
+        foreign = site.world.ready(transactional_id=site.kafka_id, **ONE_THAT_DOES_NOT_ASK)
         foreign.begin_transaction()
         foreign.send("orders", FOREIGN, partition=TORN.partition).result(60)
         with pytest.raises(AdminError, match=r"another transaction.*nothing was committed"):

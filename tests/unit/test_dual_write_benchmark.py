@@ -90,5 +90,5 @@ def test_one_round_of_what_storing_costs(capsys: pytest.CaptureFixture[str]) -> 
     stored_blocks.run(stored_blocks.options().parse_args(options_given))
     output = capsys.readouterr().out
     for way in stored_blocks.WAYS:
-        assert f"of 6: psycopg, 2 workers, {way}: " in output
+        assert f"of {len(stored_blocks.WAYS)}: psycopg, 2 workers, {way}: " in output
         assert way == stored_blocks.PLAIN or f"{way}, as a multiple of dual write: writes/s" in output

@@ -219,7 +219,7 @@ def _open_v1() -> TransactionManager:
 def adding_partitions() -> tuple[TransactionManager, Operation]:
     manager = _open_v1()
     operation = manager.send_offsets(OFFSETS, GROUP)
-    assert not manager.may_produce_to("t", 0)
+    assert not manager.may_produce_to("t", 0, 0, 0)
     _next(manager, m.AddPartitionsToTxn)
     return manager, operation
 
@@ -227,7 +227,7 @@ def adding_partitions() -> tuple[TransactionManager, Operation]:
 def adding_partitions_to_commit() -> tuple[TransactionManager, Operation]:
     manager = _open_v1()
     operation = manager.commit_transaction()
-    assert not manager.may_produce_to("t", 0)
+    assert not manager.may_produce_to("t", 0, 0, 0)
     outgoing = manager.poll(0, delivered=False)
     assert outgoing is not None
     assert isinstance(outgoing.request, m.AddPartitionsToTxn)

@@ -104,6 +104,8 @@ class Broker:
             return m.BrokerFeatures(0, OFFERED[self.version], self.version)
         if isinstance(request, m.TxnOffsetCommit):
             return m.TxnOffsetCommitResponse((self._offsets(request),))
+        if isinstance(request, m.DescribeProducers):
+            return self._describe_producers(node, request)
         if node != self.coordinator:
             return refusal(request, 16)
         match request:
@@ -122,6 +124,18 @@ class Broker:
                 self.group_added |= code == 0
                 return m.AddOffsetsToTxnResponse(code)
         raise AssertionError(request)
+
+    def _describe_producers(self, node: int, request: m.DescribeProducers) -> m.DescribeProducersResponse:
+        written = {partition for partition, _ in self.open}
+        return m.DescribeProducersResponse(
+            {
+                where: m.PartitionProducers(
+                    0 if self.leaders[where.partition] == node else 6,
+                    {PID: m.OpenAt(self.epoch, 0)} if where.partition in written else {},
+                )
+                for where in request.partitions
+            }
+        )
 
     def _add(self, epoch: int) -> int:
         if epoch != self.epoch:
@@ -266,6 +280,7 @@ REFUSALS: dict[type, list[int]] = {
     m.EndTxn: [7, 14, 15, 16, 51],
     m.ApiVersions: [],
     m.DescribeTransaction: [14, 15, 16],
+    m.DescribeProducers: [3, 6, 7],
     m.AddPartitionsToTxn: [3, 14, 15, 16, 51, 120],
     m.AddOffsetsToTxn: [14, 15, 16, 51, 120],
     m.TxnOffsetCommit: [3, 14, 15, 16, 51, 120, 22],
@@ -285,6 +300,9 @@ def refusal(request: m.Request | list[Sent], code: int) -> Any:
             return m.TxnOffsetCommitResponse((code,))
         case m.DescribeTransaction():
             return m.DescribeTransactionResponse(code)
+        case m.DescribeProducers():
+            refused = m.PartitionProducers(code, {})
+            return m.DescribeProducersResponse(dict.fromkeys(request.partitions, refused))
         case m.AddPartitionsToTxn():
             return m.AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, code))
         case m.AddOffsetsToTxn():
@@ -359,7 +377,7 @@ class ProducerModel(RuleBasedStateMachine):
         while accumulator.active and manager.may_produce:
             drained = accumulator.drain(
                 self.now_ms,
-                lambda topic, partition: self.leaders[partition] if manager.may_produce_to(topic, partition) else -1,
+                self._leader_of,
                 manager.producer_id,
                 manager.producer_epoch,
             )
@@ -373,6 +391,10 @@ class ProducerModel(RuleBasedStateMachine):
         if self.outgoing is not None:
             outgoing, self.outgoing = self.outgoing, None
             self._send(max(outgoing.node_id, 0), outgoing.request, self._hear)
+
+    def _leader_of(self, topic: str, partition: int) -> int:
+        leader = self.leaders[partition]
+        return leader if self.manager.may_produce_to(topic, partition, leader, 0) else -1
 
     def _send(self, node: int, request: Any, hear: Callable[[Any], None]) -> None:
         self.requests += 1
@@ -394,6 +416,9 @@ class ProducerModel(RuleBasedStateMachine):
         if answer is None:
             self.manager.on_no_response(self.now_ms)
         else:
+            if isinstance(answer, m.DescribeProducersResponse):
+                for where in answer.partitions:
+                    self.leaders[where.partition] = self.broker.leaders[where.partition]
             self.manager.on_response(answer, self.now_ms)
 
     def _settle(self, batches: list[Batch], codes: list[int] | None) -> None:

@@ -56,7 +56,7 @@ class Driver:
 
     def add(self, *partitions: TopicPartition, code: int = 0, epoch: int = 7) -> None:
         for partition in partitions:
-            assert not self.manager.may_produce_to(*partition)
+            assert not self.manager.may_produce_to(*partition, 0, 0)
         assert self.manager.wants_partitions
         self.expect(
             m.AddPartitionsToTxn("tid", 42, epoch, partitions),
@@ -72,7 +72,7 @@ class Driver:
 def test_of_two_partitions_the_one_that_is_refused_decides(codes: tuple[int, int]) -> None:
     driver = Driver()
     for partition in (P0, P1):
-        driver.manager.may_produce_to(*partition)
+        driver.manager.may_produce_to(*partition, 0, 0)
     driver.expect(
         m.AddPartitionsToTxn("tid", 42, 7, (P0, P1)),
         m.AddPartitionsToTxnResponse(dict(zip((P0, P1), codes, strict=True))),
@@ -83,7 +83,7 @@ def test_of_two_partitions_the_one_that_is_refused_decides(codes: tuple[int, int
 
 
 def lose_the_answer(driver: Driver) -> None:
-    driver.manager.may_produce_to(*P0)
+    driver.manager.may_produce_to(*P0, 0, 0)
     assert driver.poll() is not None
     driver.manager.on_no_response(driver.now_ms)
     driver.now_ms += 100

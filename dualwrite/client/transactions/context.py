@@ -11,6 +11,7 @@ from typing import Final
 from dualwrite.client import messages as m
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
+from dualwrite.client.transactions.earlier import EarlierTransactions
 from dualwrite.client.transactions.errors import RETRIED, commit_outcome_unknown, refusal_sentence
 from dualwrite.client.transactions.initialisation import Initialisation, Step
 from dualwrite.client.transactions.open_transaction import NOT_PREPARED, OpenTransaction
@@ -139,6 +140,7 @@ class TransactionContext(StateMachine):
         super().__init__(transactional_id)
         self.two_phase_commit: Final = two_phase_commit
         self.transaction: Final = OpenTransaction()
+        self.earlier: Final = EarlierTransactions()
         self.pending: Final = PendingCall()
         self.exchange: Final = Exchange(backoff)
         self.coordinators: Final = Coordinators(transactional_id)
@@ -224,6 +226,7 @@ class TransactionContext(StateMachine):
     def forget_transaction(self) -> None:
         """Forget the open transaction and why it failed."""
         self.transaction.clear()
+        self.earlier.clear()
         self.error = None
 
     # ---- failures -------------------------------------------------------------------------------------------

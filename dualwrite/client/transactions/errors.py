@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from dualwrite.client.error_texts import error_meaning, error_name, missing_right
+from dualwrite.client.messages import OpenAt
+from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.recovery import Described
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.transactions.tiers import ACCEPT_SETTING
@@ -17,6 +20,7 @@ from dualwrite.errors import (
     FencedCommitOutcomeUnknown,
     FencedError,
     KafkaError,
+    TransactionHangsError,
     UnsupportedByBrokerError,
     error_class,
 )
@@ -115,6 +119,46 @@ def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
         "sent once without a response. That request may still arrive and overwrite newer offsets, so these were not "
         f"sent; {WHAT_TO_DO[ErrorClass.ABORTABLE]}, with one send_offsets_to_transaction() of the last offsets"
     )
+
+
+def hangs_before(
+    transactional_id: str, producer_id: int, hanging: Mapping[TopicPartition, OpenAt]
+) -> TransactionHangsError:
+    """Return the error for the oldest transaction that hangs where this one would write next."""
+    epoch = min(opened.producer_epoch for opened in hanging.values())
+    starts = {where: opened.start_offset for where, opened in sorted(hanging.items()) if opened.producer_epoch == epoch}
+    earlier = PreparedTxnState.of(producer_id=producer_id, producer_epoch=epoch)
+    ends = end_by_hand(earlier, starts)
+    return TransactionHangsError(
+        f"the transaction of transactional id {transactional_id!r} can only be aborted: an earlier one, {earlier}, is "
+        f"open in {_named(starts)}, and no coordinator is going to write its marker (KAFKA-20734). The next marker of "
+        "the id there would end both, so nothing was written there. End the earlier one first, by a commit if it was "
+        f"decided (the stored state was {earlier}): {ends.commit}; else by an abort: {ends.abort}",
+        transactional_id=transactional_id,
+        prepared_state=str(earlier),
+        partitions=tuple(starts),
+        start_offsets=tuple(starts.values()),
+    )
+
+
+class EndByHand(NamedTuple):
+    """The commands that end a transaction that hangs, for a text."""
+
+    commit: str
+    abort: str
+
+
+def end_by_hand(hanging: PreparedTxnState, starts: Mapping[TopicPartition, int]) -> EndByHand:
+    """Return the commands that end a transaction where it hangs; `starts` has its first offset by partition."""
+    commits = [f"commit --topic {topic} --partition {index} --prepared-state {hanging}" for topic, index in starts]
+    aborts = [
+        f"abort --topic {topic} --partition {index} --start-offset {start}" for (topic, index), start in starts.items()
+    ]
+    return EndByHand(*("; ".join(f"`dualwrite transactions {each}`" for each in ends) for ends in (commits, aborts)))
+
+
+def _named(starts: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{topic}-{index} from offset {start} on" for (topic, index), start in starts.items())
 
 
 def taken_meanwhile(refusal: str, error_code: int) -> FencedError:

@@ -20,15 +20,28 @@ from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.context import FINISHED, PRODUCING, TransactionContext
-from dualwrite.client.transactions.errors import decisive_code, offsets_may_go_back
-from dualwrite.client.transactions.initialisation import Step
+from dualwrite.client.transactions.errors import decisive_code, hangs_before, offsets_may_go_back
+from dualwrite.client.transactions.initialisation import Step, described
 from dualwrite.client.transactions.open_transaction import GroupOffsets
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.producer_state import COMPLETE_TRANSACTION
-from dualwrite.client.transactions.recovery import Recovery
+from dualwrite.client.transactions.recovery import TRANSACTIONAL_ID_NOT_FOUND, Recovery
 from dualwrite.client.transactions.states import CALLS, Call, Event, ProducerState
-from dualwrite.client.transactions.take_over import ENDED_BY_ANOTHER_CODES, INVALID_TXN_STATE, TakeOver
-from dualwrite.errors import NETWORK_EXCEPTION, Api, IllegalStateError, InvalidTxnStateError, KafkaError
+from dualwrite.client.transactions.take_over import (
+    CONCURRENT_TRANSACTIONS,
+    ENDED_BY_ANOTHER_CODES,
+    INVALID_TXN_STATE,
+    TakeOver,
+)
+from dualwrite.errors import (
+    NETWORK_EXCEPTION,
+    Api,
+    ErrorClass,
+    IllegalStateError,
+    InvalidTxnStateError,
+    KafkaError,
+    error_class,
+)
 from dualwrite.prepared_state import PreparedTxnState
 
 # Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
@@ -284,8 +297,8 @@ class TransactionManager(TransactionContext):
 
     @property
     def wants_partitions(self) -> bool:
-        """Whether partitions must be added to the transaction before they may be written to."""
-        return bool(self.transaction.partitions.wanted)
+        """Whether a request must be answered before partitions may be written to."""
+        return bool(self.transaction.partitions.wanted) or self.earlier.is_wanted
 
     @property
     def drops_unsent(self) -> bool:
@@ -303,8 +316,15 @@ class TransactionManager(TransactionContext):
         is_known = self.two_phase_commit and self.initialisation.is_v2 and not self.initialisation.steps
         return self.pair if is_known and self.state in _BEFORE_PREPARED else PreparedTxnState()
 
-    def may_produce_to(self, topic: str, partition: int) -> bool:
-        """Return whether the partition is in the transaction; before transaction.version 2 it is added first."""
+    def may_produce_to(self, topic: str, partition: int, leader: int, losses: int) -> bool:
+        """Return whether the transaction may write to a partition, where no earlier one must be open.
+
+        Before transaction.version 2 it is added to the transaction first.
+        """
+        if self.two_phase_commit and self.initialisation.describes:
+            is_stored = self.transaction.stored.has(topic, partition)
+            if not self.earlier.may_write(TopicPartition(topic, partition), (leader, losses), is_stored=is_stored):
+                return False
         return self.initialisation.is_v2 or self.transaction.partitions.may_write(topic, partition)
 
     def accepted(self) -> None:
@@ -369,6 +389,10 @@ class TransactionManager(TransactionContext):
             return self.coordinators.to_transaction(m.DescribeTransaction(self.transactional_id))
         if self.initialisation.steps and self._steps_are_due:
             return self._step_request(self.initialisation.steps[0])
+        if state in PRODUCING and (question := self.earlier.question()) is not None:
+            if self.earlier.asks_coordinator:
+                return self.coordinators.to_transaction(m.DescribeTransaction(self.transactional_id))
+            return question
         transaction = self.transaction
         if transaction.partitions.wanted and state in PRODUCING:
             return self._add_partitions_request()
@@ -439,6 +463,10 @@ class TransactionManager(TransactionContext):
                 self._on_features(step, response, now_ms)
             case m.InitProducerId(), m.InitProducerIdResponse():
                 self._take_over.on_initialised(step, response, now_ms)
+            case m.DescribeProducers(), m.DescribeProducersResponse():
+                self._on_leader_asked(response, now_ms)
+            case m.DescribeTransaction(), m.DescribeTransactionResponse() if self.earlier.asks_coordinator:
+                self._on_coordinator_asked(response, now_ms)
             case m.DescribeTransaction(), m.DescribeTransactionResponse():
                 self._take_over.on_described(step, response, now_ms)
             case m.AddPartitionsToTxn(), m.AddPartitionsToTxnResponse():
@@ -469,6 +497,9 @@ class TransactionManager(TransactionContext):
             self._features_due_ms = now_ms + self._features_max_age_ms  # a refresh that no caller waits for
             self.coordinators.forget(Api.API_VERSIONS)
             return
+        if isinstance(request, m.DescribeProducers):
+            self.exchange.retry_later(now_ms, NETWORK_EXCEPTION)  # to the leader that the sender finds then
+            return
         self.failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
 
     def _note_unanswered(self, request: m.Request, step: Step | None) -> None:
@@ -485,9 +516,12 @@ class TransactionManager(TransactionContext):
             self.initialisation.note_unanswered()
 
     def on_unsupported(self, error: KafkaError) -> None:
-        """Fail for good: the broker does not offer the version that the request in flight needs."""
-        self.exchange.end()
-        self.fail_fatal(error)
+        """Fail for good, unless the broker only cannot tell: it does not offer the version that the request needs."""
+        request, _ = self.exchange.end()
+        if isinstance(request, m.DescribeProducers):
+            self.earlier.turn_off()
+        else:
+            self.fail_fatal(error)
 
     def _on_coordinator(self, request: m.FindCoordinator, response: m.FindCoordinatorResponse, now_ms: float) -> None:
         if response.error_code:
@@ -503,6 +537,24 @@ class TransactionManager(TransactionContext):
             self.initialisation.note_version(response.transaction_version)
             if self.state is _READY:
                 self.follow_version()
+
+    def _on_leader_asked(self, response: m.DescribeProducersResponse, now_ms: float) -> None:
+        asked = self.earlier.take(response, self.pair)
+        if asked.hanging and self.state in PRODUCING:
+            self.fail_abortable(hangs_before(self.transactional_id, self.producer_id, asked.hanging))
+        elif asked.error_code:
+            self.exchange.retry_later(now_ms, asked.error_code)
+        else:
+            self.exchange.backoff.succeeded()
+
+    def _on_coordinator_asked(self, response: m.DescribeTransactionResponse, now_ms: float) -> None:
+        error_code = response.error_code
+        if error_code == TRANSACTIONAL_ID_NOT_FOUND or not (error_code or described(response).is_ending):
+            self.earlier.coordinator_has_ended()
+            return
+        if error_class(Api.DESCRIBE_TRANSACTIONS, error_code) is ErrorClass.RETRIABLE_AFTER_LOOKUP:
+            self.coordinators.forget(Api.DESCRIBE_TRANSACTIONS)
+        self.exchange.retry_later(now_ms, error_code or CONCURRENT_TRANSACTIONS)
 
     def _on_partitions_added(self, response: m.AddPartitionsToTxnResponse, now_ms: float) -> None:
         error_code = decisive_code(Api.ADD_PARTITIONS_TO_TXN, tuple(response.error_codes.values()))

@@ -159,6 +159,10 @@ class StoredRanges:
             stored[1] = last_offset
         stored[2] += record_count
 
+    def has(self, topic: str, partition: int) -> bool:
+        """Return whether a batch in the partition was acknowledged, with its offset."""
+        return (topic, partition) in self._ranges
+
     def by_partition(self) -> tuple[PartitionManifest, ...]:
         """Return the ranges, ordered by topic and partition."""
         return tuple([PartitionManifest(*where, *numbers) for where, numbers in sorted(self._ranges.items())])

@@ -40,7 +40,7 @@ ENDED_BY_ANOTHER_CODES: Final = (47, 48, 49, 90)
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED."""
 
 INVALID_TXN_STATE: Final = 48
-_CONCURRENT_TRANSACTIONS: Final = 51
+CONCURRENT_TRANSACTIONS: Final = 51
 
 _KEEPING: Final = (Step.TRY_KEEP, Step.PROBE_KEEP)
 _KEEP_IS_SUPPORTED_CODES: Final = (42, 90)
@@ -274,7 +274,7 @@ class TakeOver:
         elif self.refused_with is not None:
             self._on_cause_described(self.refused_with, now)
         elif now.is_ending:  # its pair is not the final one
-            context.exchange.retry_later(now_ms, _CONCURRENT_TRANSACTIONS)
+            context.exchange.retry_later(now_ms, CONCURRENT_TRANSACTIONS)
         else:
             self.described = now
             context.pending.finish(None)
@@ -299,7 +299,7 @@ class TakeOver:
         decided = self._initialisation.found
         comparison = self._initialisation.take_second_description(now)
         if comparison is SecondDescription.WAIT:
-            context.exchange.retry_later(now_ms, _CONCURRENT_TRANSACTIONS)
+            context.exchange.retry_later(now_ms, CONCURRENT_TRANSACTIONS)
         elif comparison is SecondDescription.OVERTAKEN:
             is_committed = decided is not None and decided.is_committed
             context.fail_fatal(overtaken(context.transactional_id, now, stored_is_committed=is_committed))

@@ -155,6 +155,10 @@ class Lease:
             self._leader_connections[node_id] = found
         return found
 
+    def losses(self, node_id: int) -> int:
+        """Return how many connections to a node have been lost: it may have been away if there was another one."""
+        return self._connections.losses(node_id)
+
     def notify_of_change(self) -> None:
         """Notify the user, once, when the next connection has come up, has failed to, or is lost."""
         self._cluster.notify_of_change(self.user)

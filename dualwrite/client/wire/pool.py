@@ -51,6 +51,7 @@ class _Node:
         "connecting",
         "connections",
         "failed_until_ms",
+        "losses",
         "refused_in",
         "retry_at_ms",
         "tasks",
@@ -69,6 +70,7 @@ class _Node:
         self.failed_until_ms: float | None = None
         self.refused_in = -1
         self.unserved = False
+        self.losses = 0
 
     def connectable_at_ms(self, attempt: int) -> float:
         """Return from when on another connection may be tried. `attempt` counts the retries that callers requested."""
@@ -136,6 +138,11 @@ class ConnectionPool:
         """Return the least busy connection to a node, or why there is none; opens one if needed."""
         address = self._topology.addresses.get(node_id)
         return NodeState.FAILED if address is None else self._to_address(address, now_ms, owner)
+
+    def losses(self, node_id: int) -> int:
+        """Return how many connections to a node have been lost."""
+        node = self._nodes.get(self._topology.addresses.get(node_id, ("", 0)))
+        return 0 if node is None else node.losses
 
     def to_any(self, now_ms: float, owner: object) -> Connection | NodeState:
         """Return the least busy connection to any broker; if there is none, try the next broker."""
@@ -271,6 +278,7 @@ class ConnectionPool:
         if not self._closed:
             self._note(f"{node}: {connection.problem}")
         node.unserved = connection.unserved
+        node.losses += 1
         node.connections.remove(connection)
         if not node.connections:  # a broker that goes away closes all of them, which is one failure
             node.retry_at_ms = self._clock_ms() + node.backoff.failed()

@@ -125,6 +125,7 @@ async def _take_over(
         await owned.give_up()
         raise
     owned.taken_over_in = here()
+    owned.note_inherited(row)
     owned.slot.move(SlotState.READY, row=row, owed=proof.owed, in_doubt=NOTHING_PREPARED)
     return row, _resolution(owned, row, ongoing)
 

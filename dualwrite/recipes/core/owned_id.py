@@ -79,6 +79,10 @@ class OwnedId:
         """Whether blocks may wait in the outbox that the id publishes."""
         self.confirmed: PreparedTxnState | None = None
         """The last dual write whose commit Kafka has confirmed to this process."""
+        self.inherited = NOTHING_PREPARED
+        """The row at the last take-over after another owner."""
+        self.first_decided: PreparedTxnState | None = None
+        """The first dual write since then that was decided: none between the two was."""
         self.settled: PreparedTxnState | None = None
         """The state beside which this process has noted last that it is settled, or has found that note."""
         self.taken_over_in: object = None
@@ -104,6 +108,11 @@ class OwnedId:
     def owed(self) -> Sequence[BufferedRecord]:
         """The records that the next transaction of the id has to publish again, as `Known` has them."""
         return self.slot.known.owed
+
+    def note_inherited(self, row: PreparedTxnState) -> None:
+        """Note the row of a take-over, unless it is this process's own last one."""
+        if self.first_decided is None or row != self.confirmed:
+            self.inherited, self.first_decided = row, None
 
     def limit_waits(self, timeout_ms: int) -> None:
         """Limit each wait for the row lock, for an outcome and for Kafka to `timeout_ms`."""
@@ -223,7 +232,9 @@ class OwnedId:
                 await self.leave_in_doubt(self.row)  # the row stays as it is, and so do the owed records
                 return
             row = state if outcome is Outcome.COMMITTED else None
-            self.confirmed = self.confirmed if row is None else row
+            if row is not None:
+                self.confirmed = row
+                self.first_decided = self.first_decided or row
             may_share = outcome is Outcome.ROLLED_BACK and self._may_share_pair and not keeps_id
             if self.kafka.has_failed or may_share:  # another process has the id, or may have it
                 self.slot.move(SlotState.NEW, row=row, in_doubt=NOTHING_PREPARED)

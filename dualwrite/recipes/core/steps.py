@@ -12,13 +12,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from dualwrite.errors import BoundExceededError, OutcomeUnknown, PreparedTransactionLost, RetriableError
+from dualwrite.errors import (
+    BoundExceededError,
+    OutcomeUnknown,
+    PreparedTransactionLost,
+    RetriableError,
+    TransactionHangsError,
+)
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import LostCommits, leave_to_successor, take_over
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
+from dualwrite.recipes.core.hanging import hangs_before
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
@@ -78,9 +85,15 @@ class DualWriteSteps:
         """Begin a Kafka transaction, send the owed records, those `ahead` and the block's, and prepare it.
 
         Raises UnsupportedByBrokerError or RetriableError if Kafka may abort the block's records against the decision
-        and they could not be published again, and LeaseLostError if the id is a pool's, and another process had its
-        lease at the take-over.
+        and they could not be published again, LeaseLostError if the id is a pool's, and another process had its lease
+        at the take-over, and TransactionHangsError if an earlier transaction hangs in a partition of the block.
         """
+        try:
+            await self._send(write, ahead)
+        except TransactionHangsError as error:
+            raise hangs_before(self._owned, error) from error
+
+    async def _send(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
         owned, kafka = self._owned, self._owned.kafka
         if not owned.is_lease_known:
             await owned.assert_leased(write.database)

@@ -44,6 +44,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.hanging import log_hanging
 from dualwrite.recipes.core.judge import refusal_by_row
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.last_batch import kept
@@ -51,7 +52,7 @@ from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.proof import Verdict, manifest_of, noted_text
 from dualwrite.recipes.core.refused import OWED
-from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, to_send
+from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, to_send
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction

@@ -1,0 +1,92 @@
+"""Errors for transactions that no marker is going to end (KAFKA-20734), with the commands that end them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.transactions.errors import EndByHand, end_by_hand
+from dualwrite.errors import NoMarkerError, TransactionHangsError
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.telemetry import TornEnd
+
+if TYPE_CHECKING:
+    from dualwrite.recipes.core.owned_id import OwnedId
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+
+def hangs(owned: OwnedId, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
+    """Log and count that the transaction in the row hangs; return the error to raise."""
+    owned.telemetry.torn(TornEnd.HANGING)
+    return log_hanging(owned.transactional_id, row, error)
+
+
+def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
+    """Log that a decided transaction has no marker, and will get none; return the error to raise.
+
+    A commit marker is right even if the coordinator decided an abort, because the database has decided to commit.
+    """
+    where = {TopicPartition(*each): 0 for each in error.partitions}
+    found = TransactionHangsError(
+        f"transactional id {transactional_id!r} cannot be used: no marker ends {row} in {_named(error.partitions)}, "
+        "and no coordinator is going to write one (KAFKA-20734). Consumers with read_committed stop there. The "
+        f"database has decided it, so end it with a commit marker: {end_by_hand(row, where).commit}. Then repeat this "
+        "call. Nothing was published again",
+        transactional_id=transactional_id,
+        prepared_state=str(row),
+        partitions=error.partitions,
+    )
+    _log.error("%s", found)
+    return found
+
+
+def hangs_before(owned: OwnedId, error: TransactionHangsError) -> TransactionHangsError:
+    """Log and count that an earlier transaction hangs in a partition of the block; return the error to raise."""
+    owned.telemetry.torn(TornEnd.HANGING)
+    earlier = PreparedTxnState(error.prepared_state)
+    where = map(TopicPartition._make, error.partitions)
+    ends = end_by_hand(earlier, dict(zip(where, error.start_offsets, strict=True)))
+    found = TransactionHangsError(
+        f"transactional id {owned.transactional_id!r} cannot write to {_named(error.partitions)}: its earlier "
+        f"transaction {earlier} is open there from offset {error.start_offsets[0]} on, and no coordinator is going to "
+        "write its marker (KAFKA-20734). Consumers with read_committed stop there, and the next marker of the id would "
+        f"end both, so nothing was written there. Neither side was changed. {_by_row(owned, earlier, ends)}. Then "
+        "repeat the block",
+        transactional_id=owned.transactional_id,
+        prepared_state=error.prepared_state,
+        partitions=error.partitions,
+        start_offsets=error.start_offsets,
+    )
+    _log.error("%s", found)
+    return found
+
+
+def _by_row(owned: OwnedId, earlier: PreparedTxnState, ends: EndByHand) -> str:
+    """Return the command that ends an earlier transaction, by the rows that this process has seen.
+
+    Before transaction.version 2 several transactions have the same pair.
+    """
+    if _is_between(owned.inherited, earlier, owned.first_decided):
+        return f"The database has not decided it, so abort it: {ends.abort}"
+    if earlier == owned.row and owned.kafka.guarantee.tier is not Tier.BOUNDED_V1:
+        return f"The database has decided it, so commit it: {ends.commit}"
+    return (
+        "The state row does not tell whether the database has decided it, because later ones were: read its records "
+        f"there. If the database has their changes, commit it: {ends.commit}; else abort it: {ends.abort}"
+    )
+
+
+def _is_between(after: PreparedTxnState, pair: PreparedTxnState, before: PreparedTxnState | None) -> bool:
+    """Return whether a pair is newer than `after`, which may be empty, and older than `before`, if there is one."""
+    ids = {each.producer_id for each in (after, before) if each}
+    if ids - {pair.producer_id}:
+        return False
+    is_newer = after.is_empty or after.producer_epoch < pair.producer_epoch
+    return is_newer and (before is None or pair.producer_epoch < before.producer_epoch)
+
+
+def _named(partitions: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in partitions)
