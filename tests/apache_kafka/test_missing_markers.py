@@ -6,9 +6,13 @@ then takes the topic for deleted and completes the transaction. Its records stay
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
-from dualwrite.admin import TransactionAdmin
+from dualwrite.admin import HangingTransaction, TransactionAdmin
+from dualwrite.errors import TransactionHangsError
 from dualwrite.producer import Producer
 from tests.support.conditions import until
 from tests.support.names import next_name
@@ -19,6 +23,21 @@ from .reading import create_topics, read_committed
 
 TIMEOUT_MS = 1_000  # over long before a broker is back
 MOST_RESTARTS = 6
+
+
+def assert_not_written_behind(hanging: Sequence[HangingTransaction], **settings: Any) -> None:
+    """A producer with two-phase commit names the transaction, and leaves it as it is."""
+    two_phase: dict[str, Any] = {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
+    for found in hanging:
+        with Producer(**settings, **two_phase) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(found.topic_partition.topic, value="refused", partition=found.topic_partition.partition)
+            with pytest.raises(TransactionHangsError) as raised:
+                producer.prepare_transaction()
+            assert raised.value.partitions == (found.topic_partition,)
+            assert raised.value.start_offsets == (found.start_offset,)
+            producer.abort_transaction()
 
 
 def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
@@ -37,12 +56,13 @@ def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
             kafka.start()
         with TransactionAdmin(bootstrap_servers=address) as admin:
             until(lambda: admin.describe_transaction(transactional_id).state == "CompleteAbort", 30)
-            hanging = len(admin.find_hanging(topic, max_transaction_timeout_ms=0))
+            hanging = admin.find_hanging(topic, max_transaction_timeout_ms=0)
+        assert_not_written_behind(hanging, bootstrap_servers=address, transactional_id=transactional_id)
         with Producer(bootstrap_servers=address, transactional_id=transactional_id) as producer:
             producer.init_transactions()
             with producer.transaction():
                 producer.send(topic, value="committed")
-        return hanging, read_committed({"bootstrap.servers": address}, topic)
+        return len(hanging), read_committed({"bootstrap.servers": address}, topic)
     raise AssertionError("unreachable")
 
 

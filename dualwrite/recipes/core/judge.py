@@ -90,7 +90,7 @@ REFUSALS: Final = MappingProxyType(
         (
             "hangs",
             Concerns.ID,
-            "end the transaction with the `dualwrite transactions commit` that the error names",
+            "end the transaction with the command that the error names",
             (e.TransactionHangsError,),
         ),
         (
