@@ -279,15 +279,15 @@ class Sender:
         in_flight = self._produces_in_flight.get(node_id, 0)
         if in_flight >= self._max_in_flight:
             return -1
+        connection = ready.get(node_id) or self._cluster.to_leader(node_id, now_ms, in_flight=in_flight > 0)
+        if not isinstance(connection, Connection):
+            if connection is NodeState.FAILED:
+                self._cluster.refresh_metadata(now_ms)
+            return -1
+        # only now: a request of the manager's to a leader that is being connected to would keep back all others
         if not self._manager.may_produce_to(topic, partition, node_id, self._cluster.losses(node_id)):
             return -1
-        if node_id not in ready:
-            connection = self._cluster.to_leader(node_id, now_ms, in_flight=in_flight > 0)
-            if not isinstance(connection, Connection):
-                if connection is NodeState.FAILED:
-                    self._cluster.refresh_metadata(now_ms)
-                return -1
-            ready[node_id] = connection
+        ready[node_id] = connection
         return node_id
 
     def _arm_timer(self, now_ms: float, unreachable_at_ms: float) -> None:

@@ -15,11 +15,14 @@ from typing import Final, NamedTuple
 from dualwrite.client import messages as m
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.records.record import TopicPartition
-from dualwrite.errors import Api, ErrorClass, error_class
+from dualwrite.errors import NETWORK_EXCEPTION, Api, ErrorClass, error_class
 from dualwrite.prepared_state import PreparedTxnState
 
 _CANNOT_TELL: Final = (ErrorClass.REFUSED, ErrorClass.UNSUPPORTED)
 """Without READ on a topic, or on an old broker, nothing can be asked; the transaction goes on as on any client."""
+
+
+_NO_RESPONSE: Final = m.PartitionProducers(NETWORK_EXCEPTION, {})
 
 
 class Asked(NamedTuple):
@@ -48,8 +51,8 @@ class EarlierTransactions:
         self._wanted: dict[TopicPartition, tuple[int, int]] = {}
         """The same of leaders to ask."""
         self._asked: dict[TopicPartition, tuple[int, int]] = {}
-        self._written: dict[TopicPartition, tuple[int, int]] = {}
-        """The same of the partitions that the present transaction may write to."""
+        self._written: set[TopicPartition] = set()
+        """The partitions that the present transaction may write to."""
         self.asks_coordinator = False
         """Whether the coordinator must be asked whether it still writes markers."""
         self._coordinator_has_ended = False
@@ -67,7 +70,7 @@ class EarlierTransactions:
         if self._is_off or is_stored:
             return True
         if self._clear.get(where) == by:
-            self._written[where] = by
+            self._written.add(where)
             return True
         self._wanted[where] = by
         return False
@@ -80,14 +83,17 @@ class EarlierTransactions:
         self._asked = {where: wanted for where, wanted in self._wanted.items() if wanted[0] == asked}
         return Outgoing(m.DescribeProducers(tuple(self._asked)), asked)
 
+    def withdraw(self) -> None:
+        """Forget the question that got no response: the sender asks again, maybe another leader."""
+        for where in self._asked:
+            self._wanted.pop(where, None)
+
     def take(self, response: m.DescribeProducersResponse, own: PreparedTxnState) -> Asked:
         """Take the response of a leader. `own`: the present pair of this producer."""
         found: dict[TopicPartition, m.OpenAt] = {}
         error_code = 0
         for where, asked in self._asked.items():
-            described = response.partitions.get(where)
-            if described is None:
-                continue
+            described = response.partitions.get(where, _NO_RESPONSE)
             opened = described.open.get(own.producer_id)
             if described.error_code and error_class(Api.DESCRIBE_PRODUCERS, described.error_code) not in _CANNOT_TELL:
                 error_code = described.error_code

@@ -498,7 +498,8 @@ class TransactionManager(TransactionContext):
             self.coordinators.forget(Api.API_VERSIONS)
             return
         if isinstance(request, m.DescribeProducers):
-            self.exchange.retry_later(now_ms, NETWORK_EXCEPTION)  # to the leader that the sender finds then
+            self.earlier.withdraw()
+            self.exchange.retry_later(now_ms, NETWORK_EXCEPTION)
             return
         self.failed_with(m.API_OF[type(request)], NETWORK_EXCEPTION, now_ms)
 

@@ -1,27 +1,21 @@
-"""Errors for transactions that no marker is going to end (KAFKA-20734), with the commands that end them."""
+"""Errors for transactions that no marker is going to end (KAFKA-20734), with the commands that end them.
+
+A writer that is refused nothing does not load this module.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.errors import EndByHand, end_by_hand
 from dualwrite.errors import NoMarkerError, TransactionHangsError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.telemetry import TornEnd
 
-if TYPE_CHECKING:
-    from dualwrite.recipes.core.owned_id import OwnedId
-
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
-
-
-def hangs(owned: OwnedId, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
-    """Log and count that the transaction in the row hangs; return the error to raise."""
-    owned.telemetry.torn(TornEnd.HANGING)
-    return log_hanging(owned.transactional_id, row, error)
 
 
 def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
@@ -29,11 +23,11 @@ def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerErr
 
     A commit marker is right even if the coordinator decided an abort, because the database has decided to commit.
     """
-    where = {TopicPartition(*each): 0 for each in error.partitions}
+    ends = _ends(row, error.partitions, (0,) * len(error.partitions))
     found = TransactionHangsError(
         f"transactional id {transactional_id!r} cannot be used: no marker ends {row} in {_named(error.partitions)}, "
         "and no coordinator is going to write one (KAFKA-20734). Consumers with read_committed stop there. The "
-        f"database has decided it, so end it with a commit marker: {end_by_hand(row, where).commit}. Then repeat this "
+        f"database has decided it, so end it with a commit marker: {ends.commit}. Then repeat this "
         "call. Nothing was published again",
         transactional_id=transactional_id,
         prepared_state=str(row),
@@ -47,8 +41,7 @@ def hangs_before(owned: OwnedId, error: TransactionHangsError) -> TransactionHan
     """Log and count that an earlier transaction hangs in a partition of the block; return the error to raise."""
     owned.telemetry.torn(TornEnd.HANGING)
     earlier = PreparedTxnState(error.prepared_state)
-    where = map(TopicPartition._make, error.partitions)
-    ends = end_by_hand(earlier, dict(zip(where, error.start_offsets, strict=True)))
+    ends = _ends(earlier, error.partitions, error.start_offsets)
     found = TransactionHangsError(
         f"transactional id {owned.transactional_id!r} cannot write to {_named(error.partitions)}: its earlier "
         f"transaction {earlier} is open there from offset {error.start_offsets[0]} on, and no coordinator is going to "
@@ -86,6 +79,12 @@ def _is_between(after: PreparedTxnState, pair: PreparedTxnState, before: Prepare
         return False
     is_newer = after.is_empty or after.producer_epoch < pair.producer_epoch
     return is_newer and (before is None or pair.producer_epoch < before.producer_epoch)
+
+
+def _ends(
+    hanging: PreparedTxnState, partitions: tuple[tuple[str, int], ...], start_offsets: tuple[int, ...]
+) -> EndByHand:
+    return end_by_hand(hanging, dict(zip(map(TopicPartition._make, partitions), start_offsets, strict=True)))
 
 
 def _named(partitions: tuple[tuple[str, int], ...]) -> str:

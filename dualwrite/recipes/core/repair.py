@@ -28,11 +28,11 @@ from dualwrite.errors import (
     OutcomeUnknown,
     PreparedTransactionLost,
     StateRowError,
+    TransactionHangsError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.hanging import hangs
 from dualwrite.recipes.core.last_batch import instead_of_loss, kept, log_kept, without_log
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import (
@@ -111,7 +111,7 @@ async def prove(
             return KNOWN
         if owned.kafka.coordinator_is_ending:
             raise _not_yet(owned, error) from error
-        raise hangs(owned, row, error) from error
+        raise _hangs(owned, row, error) from error
     except OutcomeUnknown as error:  # not the outcome of a dual write: that one is decided
         raise _not_yet(owned, error) from error
     if end.aborted:
@@ -148,7 +148,7 @@ async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxn
             raise
         return KNOWN
     except NoMarkerError as error:
-        raise hangs(owned, row, error) from error
+        raise _hangs(owned, row, error) from error
     except OutcomeUnknown as error:
         raise _not_yet(owned, error) from error
     return await _aborted(owned, database, manifest, end) if end.aborted else KNOWN
@@ -187,6 +187,13 @@ async def _aborted(owned: OwnedId, database: DatabaseTransaction, manifest: Mani
 
 def _not_yet(owned: OwnedId, error: OutcomeUnknown) -> KafkaTimeoutError:
     return KafkaTimeoutError(f"transactional id {owned.transactional_id!r} cannot be used yet: {error}")
+
+
+def _hangs(owned: OwnedId, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
+    from dualwrite.recipes.core.hanging import log_hanging
+
+    owned.telemetry.torn(TornEnd.HANGING)
+    return log_hanging(owned.transactional_id, row, error)
 
 
 async def _assert_not_repaired(

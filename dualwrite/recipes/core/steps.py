@@ -25,7 +25,6 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import LostCommits, leave_to_successor, take_over
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
-from dualwrite.recipes.core.hanging import hangs_before
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
@@ -91,6 +90,8 @@ class DualWriteSteps:
         try:
             await self._send(write, ahead)
         except TransactionHangsError as error:
+            from dualwrite.recipes.core.hanging import hangs_before
+
             raise hangs_before(self._owned, error) from error
 
     async def _send(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
