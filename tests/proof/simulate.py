@@ -43,6 +43,8 @@ def _simulation(kind: Kind) -> Callable[[int], Result]:
     match kind:
         case "spark":
             from tests.proof.simulation.spark_run import simulate_spark as simulate
+        case "hanging":
+            from tests.proof.simulation.hanging_run import simulate_hanging as simulate
         case "ways":
             from tests.proof.simulation.ways_run import simulate_ways as simulate
         case "writers":

@@ -43,6 +43,9 @@ WAYS_FAILED_ONCE: Final = (252,)
 """The same, of pools with an outbox. 252: after a commit without a confirmation the topics were asked for by the
 producer, which had been given up."""
 
+HANGING_SEEDS_OF_TEST: Final = 100
+HANGING_SEEDS_OF_PROOF: Final = 3_000
+
 SPARK_FAILED_ONCE: Final = (19,)
 """The same, of Spark queries. 19: an abandoned task began a transaction that no process ended."""
 
@@ -99,6 +102,18 @@ def test_nothing_goes_wrong_by_way_of_an_outbox_for_long(part: int) -> None:
     size = (WAYS_SEEDS_OF_PROOF - WAYS_SEEDS_OF_TEST) // _PARTS
     first = WAYS_SEEDS_OF_TEST + part * size
     assert _failures(range(first, first + size), "ways") == {}
+
+
+def test_nothing_goes_wrong_where_markers_are_lost() -> None:
+    assert _failures(range(HANGING_SEEDS_OF_TEST), "hanging") == {}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_nothing_goes_wrong_where_markers_are_lost_for_long(part: int) -> None:
+    size = (HANGING_SEEDS_OF_PROOF - HANGING_SEEDS_OF_TEST) // _PARTS
+    first = HANGING_SEEDS_OF_TEST + part * size
+    assert _failures(range(first, first + size), "hanging") == {}
 
 
 def test_what_failed_once_does_not_fail_again() -> None:

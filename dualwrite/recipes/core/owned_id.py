@@ -17,7 +17,6 @@ from dualwrite.errors import (
     KafkaUnreachableError,
     PreparedTransactionLost,
 )
-from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
@@ -39,9 +38,6 @@ _WHY_FENCED: Final = (
     "another process has taken it over, or the broker has aborted its transaction after transaction.timeout.ms"
 )
 """The two reasons for which brokers raise an epoch; the error code is the same."""
-
-_ENDS_RAISE_EPOCH: Final = (Tier.STORED_PAIR, Tier.BOUNDED)
-"""Where an id is taken over with EndTxn, which raises the epoch. KeepPreparedTxn raises it without ending anything."""
 
 
 class OwnedId:
@@ -187,6 +183,10 @@ class OwnedId:
     async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome, *, keeps_id: bool = False) -> None:
         """Commit or abort the open Kafka transaction. `keeps_id`: an abort does not lead to a take-over.
 
+        Another process may have the id after an abort. From transaction.version 2 on, brokers take an abort by the pair
+        before the current one for a repetition, and respond with the current pair (KIP-890). And where a marker of the
+        dual write in the row is missing, the abort has ended that too, which only a take-over notices (KAFKA-20734).
+
         Raises PreparedTransactionLost if that transaction cannot be completed any more, and no other Kafka error,
         because the decision has been made. A producer that cannot confirm is given up, and the next take-over completes
         the transaction by the row.
@@ -235,21 +235,11 @@ class OwnedId:
             if row is not None:
                 self.confirmed = row
                 self.first_decided = self.first_decided or row
-            may_share = outcome is Outcome.ROLLED_BACK and self._may_share_pair and not keeps_id
-            if self.kafka.has_failed or may_share:  # another process has the id, or may have it
+            if self.kafka.has_failed or (outcome is Outcome.ROLLED_BACK and not keeps_id):
                 self.slot.move(SlotState.NEW, row=row, in_doubt=NOTHING_PREPARED)
                 await self.give_up()
             else:
                 self.slot.move(SlotState.READY, row=row, in_doubt=NOTHING_PREPARED)
-
-    @property
-    def _may_share_pair(self) -> bool:
-        """Whether Kafka's response to an abort may be another process's pair (KIP-890).
-
-        Transaction.version 2 takes an abort by the pair before the current one for a repetition, and returns the
-        current one, which may be the pair of a process that has ended this transaction and taken the id over.
-        """
-        return self.kafka.guarantee.tier in _ENDS_RAISE_EPOCH
 
     def _note_repair(self, state: PreparedTxnState) -> None:
         """Note that the owed records are published by `state`, which the row names now."""

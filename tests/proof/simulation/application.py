@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
 
 from dualwrite.delivery import Delivery, Direct
-from dualwrite.errors import BoundExceededError, DualWriteError, RowLockTimeoutError
+from dualwrite.errors import BoundExceededError, DualWriteError, RowLockTimeoutError, TransactionHangsError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -168,8 +168,11 @@ class Application:
         name: str,
         *,
         consumes: bool,
-        locks_row: bool = False,
+        locks_row: bool,
+        operate: Callable[[BaseException], Awaitable[None]],
     ) -> None:
+        """`operate` is called after each error, for an operator."""
+        self._operate = operate
         self._history = history
         self._random = random
         self._new = new
@@ -209,7 +212,7 @@ class Application:
         raises RowLockTimeoutError; repeated, it gets another one. A block that waits for a row of the application gives
         its connection up. On a slow disk the block that takes the id over may exceed a transaction.timeout.ms of 3 s.
         """
-        repeated: tuple[type[Exception], ...] = (BoundExceededError,)
+        repeated: tuple[type[Exception], ...] = (BoundExceededError, TransactionHangsError)
         if transactional_id == POOL:
             repeated += (RowLockTimeoutError,)
         if self._locks_row:
@@ -265,6 +268,7 @@ class Application:
 
     async def _after(self, error: BaseException, writer: Writer) -> None:
         """Act as applications do after an error: sometimes make a new writer, and wait a little."""
+        await self._operate(error)
         is_lost = not writer.is_pool and writer.state.name in ("FENCED", "CLOSED")
         if is_lost or self._random.random() < 0.2:
             self._writers = {its_id: each for its_id, each in self._writers.items() if each is not writer}

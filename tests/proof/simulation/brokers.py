@@ -158,6 +158,10 @@ class Brokers:
             )
         )
 
+    def leader_of(self, partition: int) -> int:
+        """Return the node that leads a partition of the topic."""
+        return self.cluster.topics[TOPIC].partitions[partition].leader_id
+
     # ---- events ---------------------------------------------------------------------------------------------
 
     def crash(self, node_id: int) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -44,8 +44,11 @@ def replaced(replacements: Sequence[Replacement]) -> Iterator[None]:
 
 
 @contextmanager
-def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
-    """Let time, random numbers and ids come from the loop and the seed; note errors that are logged as problems."""
+def nothing_from_outside(loop: SimulatedLoop, seed: int, expected: Collection[str] = ()) -> Iterator[None]:
+    """Let time, random numbers and ids come from the loop and the seed; note errors that are logged as problems.
+
+    `expected`: words of errors that are right.
+    """
     drawn = random.Random(f"ids {seed}")
 
     def wall_s() -> float:
@@ -70,7 +73,7 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     was_collecting = gc.isenabled()
     gc.disable()  # it would end abandoned coroutines, whenever it comes
     try:
-        with replaced(replacements), _log_lines(loop), warnings.catch_warnings():
+        with replaced(replacements), _log_lines(loop, {*expected, POWER_FAILED}), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -90,21 +93,22 @@ def _no_thread(thread: threading.Thread) -> None:
 class _Lines(logging.Handler):
     """Notes warnings; takes errors for problems."""
 
-    def __init__(self, loop: SimulatedLoop) -> None:
+    def __init__(self, loop: SimulatedLoop, expected: Collection[str]) -> None:
         super().__init__(logging.WARNING)
         self._loop = loop
+        self._expected = expected
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{self._loop.current} logs: {record.getMessage()}"
-        if record.levelno >= logging.ERROR and POWER_FAILED not in text:
+        if record.levelno >= logging.ERROR and not any(each in text for each in self._expected):
             self._loop.problems.append(f"{text} {record.exc_info[1]!r}" if record.exc_info else text)
         else:
             self._loop.note(text)
 
 
 @contextmanager
-def _log_lines(loop: SimulatedLoop) -> Iterator[None]:
-    handler = _Lines(loop)
+def _log_lines(loop: SimulatedLoop, expected: Collection[str]) -> Iterator[None]:
+    handler = _Lines(loop, expected)
     loggers = [logging.getLogger(name) for name in ("dualwrite", "dualwrite.broker_emulator", "spark_sink")]
     before = [(logger.level, logger.propagate) for logger in loggers]
     for logger, level in zip(loggers, (logging.WARNING, logging.ERROR, logging.WARNING), strict=True):

@@ -8,9 +8,9 @@ from functools import partial
 from random import Random
 from typing import Final, Protocol
 
-from dualwrite.broker_emulator import Delay, Fault
+from dualwrite.broker_emulator import Delay, Error, Fault
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from tests.proof.simulation.brokers import Brokers
+from tests.proof.simulation.brokers import TOPIC, Brokers
 from tests.proof.simulation.database import PLACE, DatabaseServer
 from tests.proof.simulation.disk import Disk
 from tests.proof.simulation.history import History
@@ -81,6 +81,10 @@ class Faults:
     def add_outages(self, weight: int) -> None:
         """Let all brokers go away at times."""
         self._kinds.append((self._leave, weight))
+
+    def add_lost_markers(self, weight: int) -> None:
+        """Let markers be lost at times."""
+        self._kinds.append((self._lose_marker, weight))
 
     async def run(self, count: int, within_s: float) -> None:
         """Let so many things go wrong."""
@@ -219,9 +223,11 @@ class Faults:
     # ---- the brokers ----------------------------------------------------------------------------------------
 
     def _crash_node(self) -> None:
+        self._crash(self._random.choice(self._brokers.node_ids))
+
+    def _crash(self, node_id: int) -> None:
         brokers = self._brokers
-        node_id = self._random.choice(brokers.node_ids)
-        if brokers.cluster.nodes[node_id].is_alive:
+        if node_id in brokers.cluster.nodes and brokers.cluster.nodes[node_id].is_alive:
             self._history.note(f"node{node_id} crashes")
             brokers.crash(node_id)
             self._later(self._random.choice(_SHORT_S), lambda: brokers.restart(node_id))
@@ -260,6 +266,18 @@ class Faults:
         delay_ms = self._random.choice((30, 400, 4_000))
         self._history.note(f"the next markers are delayed by {delay_ms} ms")
         faults.add(Fault(action=Delay(delay_ms), api="WriteTxnMarkers", count=self._random.choice((1, 3))))
+
+    def _lose_marker(self) -> None:
+        """Let the next marker in a partition be lost, as its leader dies (KAFKA-20734)."""
+        faults, partition = self._brokers.cluster.faults, self._random.choice((0, 1))
+        self._history.note(f"the next marker in {TOPIC}-{partition} will be lost")
+
+        def die(_: object) -> bool:
+            self._loop.call_soon_in(self._loop.world, self._crash, self._brokers.leader_of(partition))
+            return True
+
+        lost = Error("unsupported_version")
+        faults.add(Fault(action=lost, api="WriteTxnMarkers", topic=TOPIC, partition=partition, predicate=die))
 
     def _fail_power(self) -> None:
         if self._disk is not None and self._brokers.has_power:

@@ -118,7 +118,7 @@ class Reader:
 
     def __init__(self, history: History, partition: Partition) -> None:
         self._history = history
-        self._partition = partition
+        self.partition = partition
         self.position = 0
         self.got: list[Got] = []
         self.follow(partition)
@@ -126,27 +126,27 @@ class Reader:
     @property
     def name(self) -> str:
         """The partition, as Kafka prints it."""
-        return f"{self._partition.topic.name}-{self._partition.index}"
+        return f"{self.partition.topic.name}-{self.partition.index}"
 
     @property
     def ends(self) -> tuple[int, int]:
         """The last stable offset, and the end of the log."""
-        return self._partition.log.last_stable_offset, self._partition.log.log_end_offset
+        return self.partition.log.last_stable_offset, self.partition.log.log_end_offset
 
     def follow(self, partition: Partition) -> None:
         """Read from now on from the log of this partition: the cluster was restarted."""
-        self._partition = partition
+        self.partition = partition
         partition.log.on_advance.append(self.read)
 
     def read(self) -> None:
         """Read all readable records."""
-        history, stable = self._history, self._partition.log.last_stable_offset
+        history, stable = self._history, self.partition.log.last_stable_offset
         if stable < self.position:
             history.wrong(f"the last stable offset of {self.name} went back from {self.position}")
             self.position = stable
         if stable == self.position:
             return
-        records, self.position = read_committed(self._partition, self.position)
+        records, self.position = read_committed(self.partition, self.position)
         self.got.append(history.get(records, self.position, stable))
         for offset, write in records:
             history.note(f"reader: {write} is visible in {self.name} at {offset}")
@@ -155,7 +155,7 @@ class Reader:
 
     def at_rest(self) -> list[tuple[int, str]]:
         """Return the records that a new reader gets."""
-        return read_committed(self._partition, 0)[0]
+        return read_committed(self.partition, 0)[0]
 
 
 def read_committed(partition: Partition, position: int) -> tuple[list[tuple[int, str]], int]:

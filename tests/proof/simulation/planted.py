@@ -13,8 +13,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Final, Literal, NamedTuple
 
-Kind = Literal["writers", "ways", "spark"]
-"""Dual writes under one id or several, pools with an outbox, or a query with the Spark sink."""
+Kind = Literal["writers", "hanging", "ways", "spark"]
+"""Dual writes under one id or several, the same while markers are lost, pools with an outbox, or a query with the Spark
+sink."""
 
 
 class Edit(NamedTuple):
@@ -61,6 +62,11 @@ MISTAKES: Final = {
     "nobody is fenced": Mistake(0, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
     "the lease is not looked at after a take-over": Mistake(
         2617, [Edit(f"{_CORE}.steps", "if not owned.is_lease_known:", "if False:")]
+    ),
+    "a batch goes behind a transaction that hangs": Mistake(
+        49,
+        [Edit("dualwrite.client.transactions.earlier", "if self._is_off or is_stored:", "if True:")],
+        kind="hanging",
     ),
     "recovery aborts": Mistake(
         0,

@@ -64,6 +64,9 @@ class World:
 
     server: type[DatabaseServer] = DatabaseServer
 
+    expected_errors: tuple[str, ...] = ()
+    """Words of errors that a process may log."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.told_of_loss = False
@@ -240,12 +243,16 @@ class Writers(World):
             process.name,
             consumes=self._settings.consumes,
             locks_row=self._settings.locks_row,
+            operate=self.operate,
         )
         await application.run(writes)
         self._processes.pop(process, None)
 
     def _new_writer(self, process: Process, transactional_id: str) -> Writer:
         return new_writer(self.loop, self.network, self._settings, transactional_id, self.faults.hook(process))
+
+    async def operate(self, error: BaseException) -> None:
+        """Do an operator's work after an error of a dual write, or of a recovery."""
 
     def living(self) -> list[Process]:
         return list(self._processes)
@@ -282,6 +289,7 @@ class Writers(World):
                 await asyncio.sleep(1.0)
             except EXPECTED as error:
                 self.history.note(f"recover({transactional_id}) raised {type(error).__name__}: {error}")
+                await self.operate(error)
                 await asyncio.sleep(1.0)
             else:
                 recovered(self.history, transactional_id, found)
@@ -296,6 +304,7 @@ class Writers(World):
             f"after {transactional_id}",
             consumes=self._settings.consumes,
             locks_row=self._settings.locks_row,
+            operate=self.operate,
         )
         await application.write_at_last(transactional_id)
         self._recovered += 1
@@ -341,7 +350,7 @@ def simulate(seed: int, kind: Callable[[int], World] = Writers) -> Result:
     """Run one seed."""
     world = kind(seed)
     history = world.history
-    with nothing_from_outside(world.loop, seed), disk_for(world.disk):
+    with nothing_from_outside(world.loop, seed, world.expected_errors), disk_for(world.disk):
         try:
             world.run()
         finally:
