@@ -43,8 +43,8 @@ def run(broker: Emulator, call: Call) -> Call:
     return lambda name, *more: call("transactions", name, "--bootstrap-server", broker.bootstrap_servers, *more)
 
 
-def columns(done: Ended) -> list[list[str]]:
-    assert (done.code, done.err) == (0, "")
+def columns(done: Ended, code: int = 0, err: str = "") -> list[list[str]]:
+    assert (done.code, done.err) == (code, err)
     return [line.split() for line in done.out.splitlines()]
 
 
@@ -106,7 +106,12 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
     with Wire(broker.bootstrap_servers) as wire:
         batch = record_batch([b"v"], Identity(4711, 0), 0, transactional=True, timestamp_ms=LONG_AGO_MS)
         wire.produce_bytes("nobody", "orders", batch, partition=1, version=11)
-    header, row = columns(run("find-hanging", "--topic", "orders"))
+    next_step = (
+        "orders-1: 4711:0 of an unknown id has written nothing since 2020-09-13 12:26:40 UTC. If a database has "
+        "decided it, as the error of its dual writer says: `dualwrite transactions commit --topic orders --partition 1 "
+        "--prepared-state 4711:0`; else: `dualwrite transactions abort --topic orders --partition 1 --start-offset 0`\n"
+    )
+    header, row = columns(run("find-hanging", "--topic", "orders"), 1, next_step)
     assert header == [
         *("Topic", "Partition", "ProducerId", "ProducerEpoch"),
         *("CoordinatorEpoch", "StartOffset", "LastTimestamp", "Duration(min)"),

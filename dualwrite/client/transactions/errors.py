@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from dualwrite.client.error_texts import error_meaning, error_name, missing_right
 from dualwrite.client.messages import OpenAt
@@ -24,6 +24,7 @@ from dualwrite.errors import (
     UnsupportedByBrokerError,
     error_class,
 )
+from dualwrite.hanging import end_by_hand
 from dualwrite.prepared_state import PreparedTxnState
 
 RETRIED: Final = frozenset({ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP})
@@ -139,22 +140,6 @@ def hangs_before(
         partitions=tuple(starts),
         start_offsets=tuple(starts.values()),
     )
-
-
-class EndByHand(NamedTuple):
-    """The commands that end a transaction that hangs, for a text."""
-
-    commit: str
-    abort: str
-
-
-def end_by_hand(hanging: PreparedTxnState, starts: Mapping[TopicPartition, int]) -> EndByHand:
-    """Return the commands that end a transaction where it hangs; `starts` has its first offset by partition."""
-    commits = [f"commit --topic {topic} --partition {index} --prepared-state {hanging}" for topic, index in starts]
-    aborts = [
-        f"abort --topic {topic} --partition {index} --start-offset {start}" for (topic, index), start in starts.items()
-    ]
-    return EndByHand(*("; ".join(f"`dualwrite transactions {each}`" for each in ends) for ends in (commits, aborts)))
 
 
 def _named(starts: Mapping[TopicPartition, int]) -> str:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 
-from dualwrite.client.records.record import TopicPartition
-from dualwrite.client.transactions.errors import EndByHand, end_by_hand
 from dualwrite.errors import NoMarkerError, TransactionHangsError
 from dualwrite.guarantee import Tier
+from dualwrite.hanging import EndByHand, end_by_hand
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.telemetry import TornEnd
@@ -23,7 +22,7 @@ def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerErr
 
     A commit marker is right even if the coordinator decided an abort, because the database has decided to commit.
     """
-    ends = _ends(row, error.partitions, (0,) * len(error.partitions))
+    ends = end_by_hand(row, dict.fromkeys(error.partitions))
     found = TransactionHangsError(
         f"transactional id {transactional_id!r} cannot be used: no marker ends {row} in {_named(error.partitions)}, "
         "and no coordinator is going to write one (KAFKA-20734). Consumers with read_committed stop there. The "
@@ -41,7 +40,7 @@ def hangs_before(owned: OwnedId, error: TransactionHangsError) -> TransactionHan
     """Log and count that an earlier transaction hangs in a partition of the block; return the error to raise."""
     owned.telemetry.torn(TornEnd.HANGING)
     earlier = PreparedTxnState(error.prepared_state)
-    ends = _ends(earlier, error.partitions, error.start_offsets)
+    ends = end_by_hand(earlier, dict(zip(error.partitions, error.start_offsets, strict=True)))
     found = TransactionHangsError(
         f"transactional id {owned.transactional_id!r} cannot write to {_named(error.partitions)}: its earlier "
         f"transaction {earlier} is open there from offset {error.start_offsets[0]} on, and no coordinator is going to "
@@ -68,7 +67,8 @@ def _by_row(owned: OwnedId, earlier: PreparedTxnState, ends: EndByHand) -> str:
         return f"The database has decided it, so commit it: {ends.commit}"
     return (
         "The state row does not tell whether the database has decided it, because later ones were: read its records "
-        f"there. If the database has their changes, commit it: {ends.commit}; else abort it: {ends.abort}"
+        "there. If the database has their changes, and the topic does not have them again behind, commit it: "
+        f"{ends.commit}; else abort it: {ends.abort}"
     )
 
 
@@ -79,12 +79,6 @@ def _is_between(after: PreparedTxnState, pair: PreparedTxnState, before: Prepare
         return False
     is_newer = after.is_empty or after.producer_epoch < pair.producer_epoch
     return is_newer and (before is None or pair.producer_epoch < before.producer_epoch)
-
-
-def _ends(
-    hanging: PreparedTxnState, partitions: tuple[tuple[str, int], ...], start_offsets: tuple[int, ...]
-) -> EndByHand:
-    return end_by_hand(hanging, dict(zip(map(TopicPartition._make, partitions), start_offsets, strict=True)))
 
 
 def _named(partitions: tuple[tuple[str, int], ...]) -> str:
