@@ -503,8 +503,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}owned_id.py",
-                "        return self.kafka.guarantee.tier in _ENDS_RAISE_EPOCH",
-                "        return False",
+                "            if self.kafka.has_failed or (outcome is Outcome.ROLLED_BACK and not keeps_id):",
+                "            if self.kafka.has_failed:",
             ),
         ),
     ),
