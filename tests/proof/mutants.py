@@ -503,8 +503,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}owned_id.py",
-                "            if self.kafka.has_failed or (outcome is Outcome.ROLLED_BACK and not keeps_id):",
-                "            if self.kafka.has_failed:",
+                "        return self.kafka.guarantee.tier is not Tier.KEEP_PREPARED",
+                "        return False",
             ),
         ),
     ),

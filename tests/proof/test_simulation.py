@@ -46,6 +46,9 @@ producer, which had been given up."""
 HANGING_SEEDS_OF_TEST: Final = 100
 HANGING_SEEDS_OF_PROOF: Final = 3_000
 
+HANGING_FAILED_ONCE: Final = (220,)
+"""The same, where markers are lost. 220: an abort before transaction.version 2 ended the decided transaction before."""
+
 SPARK_FAILED_ONCE: Final = (19,)
 """The same, of Spark queries. 19: an abandoned task began a transaction that no process ended."""
 
@@ -119,6 +122,7 @@ def test_nothing_goes_wrong_where_markers_are_lost_for_long(part: int) -> None:
 def test_what_failed_once_does_not_fail_again() -> None:
     assert _failures(FAILED_ONCE) == {}
     assert _failures(WAYS_FAILED_ONCE, "ways") == {}
+    assert _failures(HANGING_FAILED_ONCE, "hanging") == {}
     assert _failures(SPARK_FAILED_ONCE, "spark") == {}
 
 

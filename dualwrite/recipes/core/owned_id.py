@@ -17,6 +17,7 @@ from dualwrite.errors import (
     KafkaUnreachableError,
     PreparedTransactionLost,
 )
+from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
@@ -183,10 +184,6 @@ class OwnedId:
     async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome, *, keeps_id: bool = False) -> None:
         """Commit or abort the open Kafka transaction. `keeps_id`: an abort does not lead to a take-over.
 
-        Another process may have the id after an abort. From transaction.version 2 on, brokers take an abort by the pair
-        before the current one for a repetition, and respond with the current pair (KIP-890). And where a marker of the
-        dual write in the row is missing, the abort has ended that too, which only a take-over notices (KAFKA-20734).
-
         Raises PreparedTransactionLost if that transaction cannot be completed any more, and no other Kafka error,
         because the decision has been made. A producer that cannot confirm is given up, and the next take-over completes
         the transaction by the row.
@@ -235,11 +232,23 @@ class OwnedId:
             if row is not None:
                 self.confirmed = row
                 self.first_decided = self.first_decided or row
-            if self.kafka.has_failed or (outcome is Outcome.ROLLED_BACK and not keeps_id):
+            is_left = outcome is Outcome.ROLLED_BACK and self._is_left_by_abort and not keeps_id
+            if self.kafka.has_failed or is_left:  # another process has the id, or may have it
                 self.slot.move(SlotState.NEW, row=row, in_doubt=NOTHING_PREPARED)
                 await self.give_up()
             else:
                 self.slot.move(SlotState.READY, row=row, in_doubt=NOTHING_PREPARED)
+
+    @property
+    def _is_left_by_abort(self) -> bool:
+        """Whether the id must be taken over after an abort, except on tier 1.
+
+        Transaction.version 2 takes an abort by the pair before the current one for a repetition, and returns the
+        current one, which may be the pair of a process that has ended this transaction and taken the id over (KIP-890).
+        Before, the abort also ends the dual write in the row where its marker is missing, if the partition was added
+        to the transaction before its leader was known to have been away (KAFKA-20734): a take-over notices that.
+        """
+        return self.kafka.guarantee.tier is not Tier.KEEP_PREPARED
 
     def _note_repair(self, state: PreparedTxnState) -> None:
         """Note that the owed records are published by `state`, which the row names now."""
