@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import random
 import zlib
 
 import pytest
 
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.record_block import decode, encode, token_of
+from dualwrite.recipes.core.record_block import decode, encode
 
 
 def contents(record: BufferedRecord) -> tuple[object, ...]:
@@ -47,27 +45,3 @@ def test_a_later_version_is_refused_by_name() -> None:
     content = b"\2" + encode(RECORDS, "")[1:-4]
     with pytest.raises(ValueError, match="version 2"):
         decode(content + zlib.crc32(content).to_bytes(4, "big"))
-
-
-# ---- tokens ----------------------------------------------------------------------------------------------------------
-
-
-def _token() -> str:
-    return token_of(encode([], ""))
-
-
-def test_a_forked_child_gives_its_blocks_other_tokens_than_its_parent() -> None:
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(writes, _token().encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reads, 100).decode() != _token()
-
-
-def test_an_application_that_seeds_random_repeats_no_token() -> None:
-    random.seed(7)
-    first = _token()
-    random.seed(7)
-    assert _token() != first

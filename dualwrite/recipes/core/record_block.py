@@ -11,10 +11,9 @@ process that wrote the records had sent them at that moment.
 from __future__ import annotations
 
 import os
-import random
 import zlib
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from dualwrite.partitioners import Partitioner, Partitioning, partitioning_named
@@ -37,7 +36,7 @@ class RecordBlock(NamedTuple):
 def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
     """Return the records as bytes that no other call returns: two blocks are never taken for one."""
     listed = list(records)
-    parts = [_HEAD, _new_token().to_bytes(_TOKEN_BYTES, "big"), _sized(partitioner.encode()), _number(len(listed))]
+    parts = [_HEAD, os.urandom(_TOKEN_BYTES), _sized(partitioner.encode()), _number(len(listed))]
     for record in listed:
         topic, key, value, headers = record.topic.encode(), record.key, record.value, record.headers
         partition = 0 if record.partition is None else record.partition + 1
@@ -49,18 +48,6 @@ def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
             parts += (_sized(name.encode()), _ABSENT if content is None else _sized(content))
     out = b"".join(parts)
     return out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big")
-
-
-# `os.urandom` releases the GIL, which a thread that waits for it takes: each call would cost a change of threads
-_generator: Final = random.Random()  # seeded by the operating system, and not by `random.seed` of the application
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_generator.seed)
-_new_token: Final = partial(_generator.getrandbits, 8 * _TOKEN_BYTES)
-
-
-def new_mark() -> str:
-    """Return a token that no other call returns, in whichever process, as hexadecimal digits; it is no secret."""
-    return f"{_new_token():016x}"
 
 
 def token_of(block: bytes) -> str:

@@ -17,7 +17,6 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.core.database_errors import warn_of_drop
-from dualwrite.recipes.core.record_block import new_mark
 from dualwrite.recipes.core.store import (
     ended_past,
     missing_table,
@@ -45,6 +44,7 @@ from dualwrite.recipes.sql.postgres import (
     DURABLE_COMMIT,
     LOCATION,
     WITNESS,
+    new_mark,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
 from dualwrite.recipes.sql.postgres_steps import PostgresSteps, RequiredPlace

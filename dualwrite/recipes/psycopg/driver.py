@@ -25,10 +25,9 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.errors import TransactionDoomedError
-from dualwrite.recipes.core.record_block import new_mark
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
 from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE, new_mark
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 

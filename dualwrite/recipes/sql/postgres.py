@@ -8,6 +8,8 @@ in a failover.
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
@@ -48,6 +50,17 @@ MARK: Final = "dualwrite.transaction"
 So the last statement can prove that the transaction is still the one in which the block began, by whichever way a
 statement that ended it reached the server.
 """
+
+_marks: Final = itertools.count(int.from_bytes(os.urandom(4)))
+
+
+def new_mark() -> str:
+    """Return another value for MARK than for any transaction of this process before.
+
+    `os.urandom` would release the GIL, which a waiting thread takes: each block would cost a change of threads.
+    """
+    return f"{next(_marks):x}"
+
 
 MARK_ATTRIBUTE: Final = "_dualwrite_mark"
 """The attribute of a driver's connection that holds the mark of its latest transaction, if it has a mark."""
