@@ -20,8 +20,6 @@ from dualwrite.prepared_state import PreparedTxnState
 
 _CANNOT_TELL: Final = (ErrorClass.REFUSED, ErrorClass.UNSUPPORTED)
 """Without READ on a topic, or on an old broker, nothing can be asked; the transaction goes on as on any client."""
-
-
 _NO_RESPONSE: Final = m.PartitionProducers(NETWORK_EXCEPTION, {})
 
 
