@@ -20,7 +20,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 
 
 def test_each_change_of_state_is_a_line(
-    make_producer: MakeProducer, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    make_producer: MakeProducer, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG, LOGGER)
     with make_producer("log-1", two_phase_commit=False) as producer:
@@ -35,7 +35,7 @@ def test_each_change_of_state_is_a_line(
     assert all(before[1] == after[0] for before, after in pairwise(changes)), changes
     assert len(changes) >= 5
     assert "(producer id " in logged[-1][1]
-    assert capfd.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_what_makes_it_unusable_is_seen_without_debug(
