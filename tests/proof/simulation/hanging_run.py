@@ -57,7 +57,8 @@ class Hanging(Writers):
             self.history.note(f"the operator got {type(error).__name__}: {error}")
 
     def _admin(self) -> AsyncTransactionAdmin:
-        return AsyncTransactionAdmin(bootstrap_servers=self.brokers.bootstrap, request_timeout_ms=2_000)
+        here = self.loop.current.name  # whose connections are no other process's
+        return AsyncTransactionAdmin(bootstrap_servers=self.brokers.bootstrap, client_id=here, request_timeout_ms=2_000)
 
     def _was_decided(self, partition: int, producer_id: int, start: int) -> bool:
         """Return whether the database has the changes of the open records, and the topic has them nowhere else."""
