@@ -262,8 +262,9 @@ def _check_winner(decision: Decision, attempt_id: str, live: Mapping[str, Attemp
     expected = (decision.query_id, decision.batch_id, decision.generation)
     if attempt is not None and (attempt.query_id, attempt.batch_id, attempt.generation) != expected:
         raise SinkError(
-            f"attempt {attempt_id} belongs to batch {attempt.batch_id} of the query {attempt.query_id}, not to batch "
-            f"{decision.batch_id} of {decision.query_id}; nothing was decided"
+            f"attempt {attempt_id} belongs to batch {attempt.batch_id} of the query {attempt.query_id} in generation "
+            f"{attempt.generation}, not to batch {decision.batch_id} of {decision.query_id} in generation "
+            f"{decision.generation}; nothing was decided"
         )
     if attempt is None or attempt.status is not AttemptStatus.PREPARED:
         status = "no longer live" if attempt is None else f"{attempt.status}, not PREPARED"
