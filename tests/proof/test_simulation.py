@@ -1,11 +1,11 @@
-"""Simulations of whole systems: 500 seeds in `make test`, more in `make proof`; and that they find mistakes."""
+"""Simulations of whole systems from seeds, more of them in `make proof`; and that they find mistakes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, get_args
 
 import pytest
@@ -15,10 +15,15 @@ from tests.proof.simulation.planted import MISTAKES, Kind
 
 pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
 
-SEEDS_OF_TEST: Final = 500
-SEEDS_OF_PROOF: Final = 5_000
-SPARK_SEEDS_OF_TEST: Final = 20
-SPARK_SEEDS_OF_PROOF: Final = 500
+SEEDS: Final[Mapping[Kind, tuple[int, int]]] = {
+    "writers": (500, 5_000),
+    "hanging": (100, 3_000),
+    "ways": (100, 3_000),
+    "spark": (20, 500),
+}
+"""How many seeds of each kind are run by `make test`, and by both."""
+
+_OF_A_TEST: Final = 50
 _PARTS: Final = 10
 
 FAILED_ONCE: Final = (
@@ -36,15 +41,9 @@ between the lease of a slot and its lock; another one recovered the slot meanwhi
 a transaction there and died, and no process looked at a free slot again.
 """
 
-WAYS_SEEDS_OF_TEST: Final = 100
-WAYS_SEEDS_OF_PROOF: Final = 3_000
-
 WAYS_FAILED_ONCE: Final = (252,)
 """The same, of pools with an outbox. 252: after a commit without a confirmation the topics were asked for by the
 producer, which had been given up."""
-
-HANGING_SEEDS_OF_TEST: Final = 100
-HANGING_SEEDS_OF_PROOF: Final = 3_000
 
 HANGING_FAILED_ONCE: Final = (220,)
 """The same, where markers are lost. 220: an abort before transaction.version 2 ended the decided transaction before."""
@@ -67,56 +66,23 @@ def _simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProc
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("part", range(_PARTS))
-def test_nothing_goes_wrong(part: int) -> None:
-    size = SEEDS_OF_TEST // _PARTS
-    assert _failures(range(part * size, (part + 1) * size)) == {}
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [(kind, first) for kind, (of_test, _) in SEEDS.items() for first in range(0, of_test, _OF_A_TEST)],
+)
+def test_nothing_goes_wrong(kind: Kind, first: int) -> None:
+    end = min(first + _OF_A_TEST, SEEDS[kind][0])
+    assert _failures(range(first, end), kind) == {}
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_nothing_goes_wrong_for_long(part: int) -> None:
-    size = (SEEDS_OF_PROOF - SEEDS_OF_TEST) // _PARTS
-    first = SEEDS_OF_TEST + part * size
-    assert _failures(range(first, first + size)) == {}
-
-
-def test_nothing_goes_wrong_in_spark() -> None:
-    assert _failures(range(SPARK_SEEDS_OF_TEST), "spark") == {}
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("part", range(_PARTS))
-def test_nothing_goes_wrong_in_spark_for_long(part: int) -> None:
-    size = (SPARK_SEEDS_OF_PROOF - SPARK_SEEDS_OF_TEST) // _PARTS
-    first = SPARK_SEEDS_OF_TEST + part * size
-    assert _failures(range(first, first + size), "spark") == {}
-
-
-@pytest.mark.parametrize("part", range(4))
-def test_nothing_goes_wrong_by_way_of_an_outbox(part: int) -> None:
-    size = WAYS_SEEDS_OF_TEST // 4
-    assert _failures(range(part * size, (part + 1) * size), "ways") == {}
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("part", range(_PARTS))
-def test_nothing_goes_wrong_by_way_of_an_outbox_for_long(part: int) -> None:
-    size = (WAYS_SEEDS_OF_PROOF - WAYS_SEEDS_OF_TEST) // _PARTS
-    first = WAYS_SEEDS_OF_TEST + part * size
-    assert _failures(range(first, first + size), "ways") == {}
-
-
-def test_nothing_goes_wrong_where_markers_are_lost() -> None:
-    assert _failures(range(HANGING_SEEDS_OF_TEST), "hanging") == {}
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("part", range(_PARTS))
-def test_nothing_goes_wrong_where_markers_are_lost_for_long(part: int) -> None:
-    size = (HANGING_SEEDS_OF_PROOF - HANGING_SEEDS_OF_TEST) // _PARTS
-    first = HANGING_SEEDS_OF_TEST + part * size
-    assert _failures(range(first, first + size), "hanging") == {}
+@pytest.mark.parametrize("kind", SEEDS)
+def test_nothing_goes_wrong_for_long(kind: Kind, part: int) -> None:
+    of_test, of_proof = SEEDS[kind]
+    size = (of_proof - of_test) // _PARTS
+    first = of_test + part * size
+    assert _failures(range(first, first + size), kind) == {}
 
 
 def test_what_failed_once_does_not_fail_again() -> None:

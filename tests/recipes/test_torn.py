@@ -27,6 +27,7 @@ from dualwrite.errors import (
 )
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
@@ -65,8 +66,8 @@ class Said(StrEnum):
     NOTHING = "nothing: another program has used the id since"
 
 
-ONE_THAT_DOES_NOT_ASK: Final = {"transaction_two_phase_commit_enable": False}
-"""A producer as any client's, which writes behind a transaction that hangs."""
+ASKS_NOTHING: Final = {"transaction_two_phase_commit_enable": False}
+"""The setting of a producer that writes behind a transaction that hangs, as other clients do."""
 
 every_said = pytest.mark.parametrize("said", Said, ids=[said.name for said in Said])
 
@@ -251,6 +252,14 @@ def leave_undecided(site: Site) -> None:
     site.world.settle()
 
 
+def write_without_marker(site: Site, writer: DualWriter) -> PreparedTxnState:
+    """Write to both partitions, of which the second gets no marker; return the prepared state."""
+    lose_marker(site)
+    write_both(writer)
+    site.world.settle()
+    return site.row()
+
+
 @every_tier
 def test_nothing_is_written_behind_an_undecided_transaction_that_hangs(
     site: Site, caplog: pytest.LogCaptureFixture, heard: Heard
@@ -280,10 +289,7 @@ def test_nothing_is_written_behind_a_decided_transaction_that_hangs(site: Site, 
     """A living writer asks again when connections were lost: an abort of the next transaction would end both."""
     with site.writer() as writer:
         write(writer, "before")
-        lose_marker(site)
-        write_both(writer)
-        site.world.settle()
-        row = site.row()
+        row = write_without_marker(site, writer)
         site.emulator.disconnect_clients()
         with pytest.raises(TransactionHangsError) as raised:
             write_both(writer, "refused")
@@ -299,10 +305,7 @@ def test_nothing_is_written_behind_a_decided_transaction_that_hangs(site: Site, 
 def test_of_a_transaction_before_the_row_no_end_is_guessed(site: Site) -> None:
     with site.writer() as writer:
         write(writer, "before")
-        lose_marker(site)
-        write_both(writer)
-        site.world.settle()
-        hanging = site.row()
+        hanging = write_without_marker(site, writer)
         write(writer, "later")
     with site.writer() as writer:
         with pytest.raises(TransactionHangsError, match="does not tell whether the database has decided it") as raised:
@@ -454,7 +457,7 @@ def test_another_transaction_of_the_producer_is_open_behind_what_hangs(site: Sit
     """No row names it, so it is aborted; where both are in one partition, its marker ends both."""
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
-    producer = site.world.ready(transactional_id=site.kafka_id, **ONE_THAT_DOES_NOT_ASK)
+    producer = site.world.ready(transactional_id=site.kafka_id, **ASKS_NOTHING)
     producer.begin_transaction()
     producer.send("orders", "undecided", partition=partition).result(60)
     if partition == TORN.partition:
@@ -474,7 +477,7 @@ def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(s
     leave(site, End.HANGING, Said.COMMITTED)
     row = site.row()
     with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
-        foreign = site.world.ready(transactional_id=site.kafka_id, **ONE_THAT_DOES_NOT_ASK)
+        foreign = site.world.ready(transactional_id=site.kafka_id, **ASKS_NOTHING)
         foreign.begin_transaction()
         foreign.send("orders", FOREIGN, partition=TORN.partition).result(60)
         with pytest.raises(AdminError, match=r"another transaction.*nothing was committed"):

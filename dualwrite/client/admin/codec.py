@@ -22,7 +22,6 @@ from dualwrite.client.wire.kafka_python import (
     ApiVersionsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
-    DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -288,16 +287,8 @@ def describe_producers(
     partitions: Iterable[TopicPartition],
 ) -> Call[dict[TopicPartition, Reply[tuple[ActiveProducer, ...]]]]:
     """Return the request for the producers that those partitions remember."""
-    by_topic = _by_topic(partitions)
-
-    def encode(version: int) -> bytes:
-        topic_class = DescribeProducersRequest.TopicRequest
-        topics = [
-            topic_class(version=version, name=name, partition_indexes=indexes) for name, indexes in by_topic.items()
-        ]
-        return _bytes(DescribeProducersRequest(version=version, topics=topics), version)
-
-    return Call(Api.DESCRIBE_PRODUCERS, (0, 0), encode, _producers)
+    request = m.DescribeProducers(tuple(partitions))
+    return Call(Api.DESCRIBE_PRODUCERS, (0, 0), lambda version: codec.encode(request, version), _producers)
 
 
 def _producers(body: memoryview, version: int) -> dict[TopicPartition, Reply[tuple[ActiveProducer, ...]]]:
@@ -452,13 +443,6 @@ def _features(broker_id: int, response: Any) -> Reply[BrokerFeatures]:
 def _known(value: int) -> int | None:
     """Return None for -1, which stands for a missing value in Kafka."""
     return None if value < 0 else value
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic
 
 
 def _bytes(message: Any, version: int) -> bytes:

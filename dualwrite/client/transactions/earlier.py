@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 class EarlierTransactions:
-    """What is known about earlier transactions in the partitions that transactions write to.
+    """Asks the leaders of partitions for earlier transactions, before the present one writes there.
 
     Invariant: a transaction writes to a partition only after its leader has said that no earlier one of the producer id
     is open (or that it cannot tell), and no connection to it was lost between that and its first acknowledged batch.
@@ -45,9 +45,9 @@ class EarlierTransactions:
     def __init__(self) -> None:
         self._is_off = False
         self._clear: dict[TopicPartition, tuple[int, int]] = {}
-        """The leader that has said that nothing is open, and how many connections to it had been lost by then."""
+        """The leader that has said that nothing is open, and the number of connections to it lost by then."""
         self._wanted: dict[TopicPartition, tuple[int, int]] = {}
-        """The same of leaders to ask."""
+        """The leader to ask, and the number of connections to it lost so far."""
         self._asked: dict[TopicPartition, tuple[int, int]] = {}
         self._written: set[TopicPartition] = set()
         """The partitions that the present transaction may write to."""
@@ -63,7 +63,7 @@ class EarlierTransactions:
     def may_write(self, where: TopicPartition, by: tuple[int, int], *, is_stored: bool) -> bool:
         """Return whether the transaction may write to a partition; if not, note that its leader must be asked.
 
-        `by`: the leader, and how many connections to it have been lost. `is_stored`: a batch was acknowledged there.
+        `by`: the leader, and the number of connections to it lost so far. `is_stored`: a batch was acknowledged there.
         """
         if self._is_off or is_stored:
             return True
@@ -107,7 +107,7 @@ class EarlierTransactions:
         return Asked(found, error_code)
 
     def _is_no_earlier_one(self, where: TopicPartition, opened: m.OpenAt, own: PreparedTxnState) -> bool:
-        """Return whether what is open is of a successor, which fences, or of the present transaction itself.
+        """Return whether the open transaction is a successor's, which fences, or the present one.
 
         The present one may have written a batch whose response was lost.
         """

@@ -122,7 +122,7 @@ def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
     )
 
 
-def hangs_before(
+def earlier_hangs(
     transactional_id: str, producer_id: int, hanging: Mapping[TopicPartition, OpenAt]
 ) -> TransactionHangsError:
     """Return the error for the oldest transaction that hangs where this one would write next."""

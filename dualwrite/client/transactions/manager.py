@@ -20,7 +20,7 @@ from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.context import FINISHED, PRODUCING, TransactionContext
-from dualwrite.client.transactions.errors import decisive_code, hangs_before, offsets_may_go_back
+from dualwrite.client.transactions.errors import decisive_code, earlier_hangs, offsets_may_go_back
 from dualwrite.client.transactions.initialisation import Step, described
 from dualwrite.client.transactions.open_transaction import GroupOffsets
 from dualwrite.client.transactions.operations import Operation
@@ -542,7 +542,7 @@ class TransactionManager(TransactionContext):
     def _on_leader_asked(self, response: m.DescribeProducersResponse, now_ms: float) -> None:
         asked = self.earlier.take(response, self.pair)
         if asked.hanging and self.state in PRODUCING:
-            self.fail_abortable(hangs_before(self.transactional_id, self.producer_id, asked.hanging))
+            self.fail_abortable(earlier_hangs(self.transactional_id, self.producer_id, asked.hanging))
         elif asked.error_code:
             self.exchange.retry_later(now_ms, asked.error_code)
         else:

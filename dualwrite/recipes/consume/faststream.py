@@ -49,7 +49,7 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 _log = logging.getLogger(__name__)
 
 _NOT_BY_FASTSTREAM: Final = "by its dual write"
-"""How a message is marked, so that FastStream takes it for acknowledged, and commits no offset for it."""
+"""The mark of a message that FastStream must take for acknowledged, so that it commits no offset for it."""
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0

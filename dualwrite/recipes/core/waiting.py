@@ -26,9 +26,9 @@ AnyContext = AbstractContextManager[ResultT] | AbstractAsyncContextManager[Resul
 
 
 async def settled(value: Any) -> Any:
-    """Return the result of a call: what blocks returns the value, and what is asynchronous an awaitable of it.
+    """Return the result of a call, and await it first if it is an awaitable; a blocking call's result is a value.
 
-    The two often differ in nothing else, so code for both is written once; with blocking calls it never suspends.
+    So code for threads and for asyncio is written once; with blocking calls it never suspends.
     """
     return await value if isawaitable(value) else value
 

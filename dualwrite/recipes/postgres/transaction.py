@@ -84,7 +84,8 @@ class PostgresTransaction(PostgresSteps):
         pin: Pin,
         must_be_in: RequiredPlace | None = None,
     ) -> None:
-        super().__init__(pin, must_be_in)
+        self._pin = pin
+        self._must_be_in = must_be_in
         self._mark = new_mark()
         self.connection = connection
         self._watch = watch

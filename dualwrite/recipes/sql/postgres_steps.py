@@ -61,10 +61,9 @@ class PostgresSteps(ABC):
     driver_name: ClassVar[str]
     """The name of the driver in error messages."""
 
-    def __init__(self, pin: Pin, must_be_in: RequiredPlace | None = None) -> None:
-        self._pin = pin
-        self._must_be_in = must_be_in
-        self._transactional_id: str | None = None
+    _pin: Pin
+    _must_be_in: RequiredPlace | None = None
+    _transactional_id: str | None = None
 
     # -- implemented by each driver; statements of our own, which no watch sees ---------------------------------------
 

@@ -7,25 +7,20 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.recipes.sql import postgres
 from dualwrite.recipes.sql.commit_message import Refusals
-from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres_steps import PostgresSteps
 from dualwrite.recipes.sqlalchemy.drivers import (
-    Carry,
     assert_holds_locks,
     commit_message,
     driver_connection,
     ended_past_sqlalchemy,
-    here,
     value_past_sqlalchemy,
 )
 from dualwrite.recipes.sqlalchemy.port import SqlAlchemyPort
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 
 class OnPostgres(SqlAlchemyPort, PostgresSteps):
@@ -33,16 +28,6 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
 
     errors = (DBAPIError,)
     driver_name = "SQLAlchemy"
-
-    def __init__(
-        self,
-        connection: sa.Connection,
-        pin: Pin,
-        carry: Carry = here,
-        transaction: SqlAlchemyTransaction | None = None,
-    ) -> None:
-        PostgresSteps.__init__(self, pin)
-        super().__init__(connection, pin, carry, transaction)
 
     async def _first_row(self, sql: str) -> Sequence[str | None] | None:
         text = await self._past_sqlalchemy(sql, None)

@@ -1,4 +1,4 @@
-"""`DatabaseTransaction` on a Connection of SQLAlchemy, but for the steps that each database has its own of."""
+"""The part of `DatabaseTransaction` on a Connection of SQLAlchemy that is alike on every database."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ Bind = Session | scoped_session[Session] | sa.Connection
 
 
 class Binding:
-    """A Connection, on which the dual write runs, or the base of what differs for a Session."""
+    """The Connection on which a dual write runs; the binding to a Session is a subclass."""
 
     session: Session | None = None
     root: sa.RootTransaction | None = None

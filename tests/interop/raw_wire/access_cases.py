@@ -364,7 +364,7 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("", {"": 31}),
         ("DESCRIBE cluster", {"": 0, "nobody": 91}),
     ],
-    "alter_user_scram_credentials": one({"": 31, "ALTER cluster": 91}, "nobody"),
+    "alter_user_scram_credentials": one({"": 31, "ALTER cluster": 91}, "absent"),
     "share_group_heartbeat": [
         ("", {"": 30}),
         ("READ group *", {"": 29}),
