@@ -356,13 +356,13 @@ CASES: Mapping[str, Sequence[tuple[Rules, Answer]]] = {
         ("DESCRIBE cluster", {"": 31}),
     ],
     "alter_client_quotas": [
-        ("", {"": 31, "nobody": 0}),
-        ("ALTER_CONFIGS cluster", {"": 0, "nobody": 0}),
-        ("ALTER cluster", {"": 31, "nobody": 0}),
+        ("", {"": 31, "absent": 0}),
+        ("ALTER_CONFIGS cluster", {"": 0, "absent": 0}),
+        ("ALTER cluster", {"": 31, "absent": 0}),
     ],
     "describe_user_scram_credentials": [
         ("", {"": 31}),
-        ("DESCRIBE cluster", {"": 0, "nobody": 91}),
+        ("DESCRIBE cluster", {"": 0, "absent": 91}),
     ],
     "alter_user_scram_credentials": one({"": 31, "ALTER cluster": 91}, "absent"),
     "share_group_heartbeat": [

@@ -278,7 +278,7 @@ def join_group(scene: Scene) -> ApiMessage:
     )
 
 
-MEMBER = {"generation_id": 1, "member_id": "nobody", "group_instance_id": None}
+MEMBER = {"generation_id": 1, "member_id": "absent", "group_instance_id": None}
 
 
 def sync_group(scene: Scene) -> ApiMessage:
@@ -449,7 +449,7 @@ ANY_ACL = {
     "resource_type_filter": 1,
     "resource_name_filter": None,
     "pattern_type_filter": 1,
-    "principal_filter": "User:nobody",
+    "principal_filter": "User:absent",
     "host_filter": None,
     "operation": 1,
     "permission_type": 1,
@@ -461,7 +461,7 @@ def describe_acls(scene: Scene) -> ApiMessage:
 
 
 def create_acls(scene: Scene) -> ApiMessage:
-    acl = {"resource_type": 2, "resource_name": "x", "resource_pattern_type": 3, "principal": "User:nobody"}
+    acl = {"resource_type": 2, "resource_name": "x", "resource_pattern_type": 3, "principal": "User:absent"}
     return message("CreateAcls", 2, creations=[{**acl, "host": "*", "operation": 3, "permission_type": 3}])
 
 
@@ -525,18 +525,18 @@ def describe_client_quotas(scene: Scene) -> ApiMessage:
 
 def alter_client_quotas(scene: Scene) -> ApiMessage:
     entry = {
-        "entity": [{"entity_type": "user", "entity_name": "nobody"}],
+        "entity": [{"entity_type": "user", "entity_name": "absent"}],
         "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
     }
     return message("AlterClientQuotas", 1, entries=[entry], validate_only=True)
 
 
 def describe_user_scram_credentials(scene: Scene) -> ApiMessage:
-    return message("DescribeUserScramCredentials", 0, users=[{"name": "nobody"}])
+    return message("DescribeUserScramCredentials", 0, users=[{"name": "absent"}])
 
 
 def alter_user_scram_credentials(scene: Scene) -> ApiMessage:
-    return message("AlterUserScramCredentials", 0, deletions=[{"name": "nobody", "mechanism": 1}], upsertions=[])
+    return message("AlterUserScramCredentials", 0, deletions=[{"name": "absent", "mechanism": 1}], upsertions=[])
 
 
 # -- the compared parts of a response
