@@ -185,9 +185,7 @@ def command(
             chosen = Chosen(forget_cluster, "" if everything else prefix, transactional_ids, schema, lock_timeout_ms)
             forgotten = forget_each(engine, access, chosen, apply=apply, yes=yes)
         stored = [(name, seq) for name, seq in taken if seq != OWED]
-        blocks = take_out_each(
-            engine, stored, apply=apply, to=take_out_to, schema=schema, lock_timeout_ms=lock_timeout_ms
-        )
+        blocks = take_out_each(engine, stored, apply=apply, to=take_out_to, schema=schema)
         if not as_json:
             print_each(blocks, to=take_out_to)
         service = RecoveryService(

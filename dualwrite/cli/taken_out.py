@@ -30,10 +30,10 @@ def block_names(ctx: click.Context, param: click.Parameter, given: Sequence[str]
 
 
 def take_out_each(
-    engine: sa.Engine, names: Sequence[tuple[str, int]], *, apply: bool, to: Path | None, **settings: Any
+    engine: sa.Engine, names: Sequence[tuple[str, int]], *, apply: bool, to: Path | None, schema: str | None
 ) -> list[TakenOut]:
     """Take blocks out, or only read them; write those taken out to `to` before the database commits."""
-    return [take_out(engine, name, seq, apply=apply, keep=keeping_in(to), **settings) for name, seq in names]
+    return [take_out(engine, name, seq, apply=apply, keep=keeping_in(to), schema=schema) for name, seq in names]
 
 
 def keeping_in(to: Path | None) -> Callable[[TakenOut], object] | None:

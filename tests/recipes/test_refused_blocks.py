@@ -278,7 +278,7 @@ def test_it_is_not_taken_out_while_a_process_publishes_it(outbox: AnyScenario) -
 
     def take_it_out() -> None:
         with pytest.raises(RowLockTimeoutError):
-            take_out(outbox.database.aside, outbox.transactional_id, first, apply=True)
+            take_out(outbox.database.aside, outbox.transactional_id, first, apply=True, lock_timeout_ms=100)
 
     during = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, take_it_out)
     with outbox_pool(outbox, pause=during) as pool:

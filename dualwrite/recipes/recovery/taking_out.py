@@ -23,7 +23,6 @@ from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.store import DatabaseTransaction, StoredBlock
 from dualwrite.recipes.recovery.plan import TakenOut
-from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
 from dualwrite.recipes.recovery.stored_rows import known_database
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.transaction import watch
@@ -31,6 +30,9 @@ from dualwrite.recipes.sqlalchemy.transaction import watch
 __all__ = ["TakenOut", "take_out"]
 
 _ONE_BLOCK: Final = 1
+
+_LOCK_TIMEOUT_MS: Final = 10_000
+"""Longer than a publisher needs for a batch: a person waits for it instead of trying again."""
 
 
 def take_out(
@@ -41,13 +43,13 @@ def take_out(
     apply: bool = False,
     keep: Callable[[TakenOut], object] | None = None,
     schema: str | None = None,
-    lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
+    lock_timeout_ms: int = _LOCK_TIMEOUT_MS,
 ) -> TakenOut:
     """Take the oldest stored block of an id out, so that it is not published; without `apply`, only return it.
 
     The id may be given with or without the suffix that Kafka sees. `keep` gets the block before the database commits;
     if it raises, nothing is changed. Raises StateRowError if `seq` is not the oldest block that is stored,
-    RowLockTimeoutError if a dual write of the id is running, and the database's own errors: after an error of the
+    RowLockTimeoutError if the row stays locked, and the database's own errors: after an error of the
     commit, call it again to see whether the block is still stored.
     """
     watch(engine)  # the transaction's end is ours
