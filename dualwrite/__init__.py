@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter as AsyncDualWriter
     from dualwrite.recipes.recovery.service import RecoveryService as RecoveryService
     from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter as RocksDbDualWriter
-    from dualwrite.recipes.stores.zookeeper import ZooKeeperDualWriter as ZooKeeperDualWriter
     from dualwrite.errors import (
         AbortableError as AbortableError,
         AdminError as AdminError,
@@ -132,7 +131,6 @@ if TYPE_CHECKING:
 
 _MODULES: Final = {
     "RocksDbDualWriter": "dualwrite.recipes.stores.rocksdb",
-    "ZooKeeperDualWriter": "dualwrite.recipes.stores.zookeeper",
     "AsyncTransactionAdmin": "dualwrite.admin",
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",
@@ -230,14 +228,12 @@ _PACKAGES: Final = {
     "dualwrite.recipes.recovery": "sqlalchemy",
     "dualwrite.recipes.sqlalchemy": "sqlalchemy",
     "dualwrite.recipes.stores.rocksdb": "rocksdict",
-    "dualwrite.recipes.stores.zookeeper": "kazoo",
 }
 """The package of an extra that each of these modules needs."""
 
 _EXTRAS: Final = {
     "aiokafka": "fast",
     "asyncpg": "asyncpg",
-    "kazoo": "zookeeper",
     "psycopg": "psycopg",
     "rocksdict": "rocksdb",
     "sqlalchemy": "postgres",

@@ -24,15 +24,14 @@ __all__ = [
     "StoreWriterSettings",
     "WriterPoolSettings",
     "WriterSettings",
-    "ZooKeeperWriterSettings",
 ]
 
 Servers = str | Sequence[str]
 """`"host:port,host:port"`, or each server by itself."""
 
 
-class _AnyConnection(TypedDict, total=False):
-    """The settings of every connection to Kafka."""
+class ConnectionSettings(TypedDict, total=False):
+    """The settings of every connection to Kafka, besides `bootstrap_servers`."""
 
     client_id: str
     retry_backoff_ms: int
@@ -51,11 +50,6 @@ class _AnyConnection(TypedDict, total=False):
     ssl_key_password: str | None
     ssl_endpoint_identification_algorithm: Literal["https", "none", ""] | None
     ssl_context: ssl.SSLContext | None
-
-
-class ConnectionSettings(_AnyConnection, total=False):
-    """The settings of connections, besides `bootstrap_servers`."""
-
     request_timeout_ms: int
 
 
@@ -119,14 +113,7 @@ class _InTables(_Writing, total=False):
 
 
 class StoreWriterSettings(ConnectionSettings, _Writing):
-    """The settings of a writer of a key-value store, which has one id, except for the store's own."""
-
-    bootstrap_servers: Servers
-    transactional_id: str
-
-
-class ZooKeeperWriterSettings(_AnyConnection, _Writing):
-    """The same of `ZooKeeperDualWriter`, whose `request_timeout_ms` is that of ZooKeeper."""
+    """The settings of `RocksDbDualWriter`, which has one id."""
 
     bootstrap_servers: Servers
     transactional_id: str

@@ -18,7 +18,6 @@ from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.servers.mariadb import MariaDbServer
-from tests.support.servers.zookeeper import ZooKeeperServer
 from tests.support.unavailable import skip
 
 pytest_plugins = [
@@ -106,16 +105,6 @@ def mariadb(mariadb_server: MariaDbServer) -> Iterator[MariaDbDatabase]:
     made = MariaDbDatabase(mariadb_server)
     yield made
     made.close()
-
-
-@pytest.fixture(scope="session")
-def zookeeper_server() -> Iterator[ZooKeeperServer]:
-    try:
-        server = ZooKeeperServer().start()
-    except ServerUnavailableError as error:
-        skip(error)
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ MAP = (ROOT / "ARCHITECTURE.md").read_text()
 PACKAGES = ("dualwrite", "spark_sink")
 PATH = re.compile(r"`((?:dualwrite|spark_sink|tests|docs|benchmarks|examples)/[a-z0-9_/.]*)`")
 RECIPES = "dualwrite.recipes"
-DATABASE_LIBRARIES = {"sqlalchemy", "psycopg", "rocksdict", "kazoo", "asyncpg", "pymysql", "sqlite3", "django"}
+DATABASE_LIBRARIES = {"sqlalchemy", "psycopg", "rocksdict", "asyncpg", "pymysql", "sqlite3", "django"}
 SHARED = ("core", "sql")
 """Folders of the recipes that every database uses."""
 

@@ -75,7 +75,6 @@ UNTYPED: Final = (
     "celery",
     "confluent_kafka",
     "kafka",
-    "kazoo",
     "pyarrow",
     "pyiceberg",
 )

@@ -22,7 +22,6 @@ class BackendName(StrEnum):
     PSYCOPG = "psycopg"
     ASYNCPG = "asyncpg"
     ROCKSDB = "RocksDB"
-    ZOOKEEPER = "ZooKeeper"
 
 
 class Feature(StrEnum):
@@ -39,28 +38,21 @@ class Feature(StrEnum):
 _B, _F = BackendName, Feature
 
 _NO_SESSIONS: Final = "only SQLAlchemy has Sessions: send inside `with writer.transaction()`"
-_NO_SAVEPOINTS: Final = "a block's changes are one batch, applied as a whole or not at all"
-_NO_TABLES: Final = "it needs tables in an SQL database: let a block fail while Kafka is away, and repeat it"
 
 CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
     {
         (_B.PSYCOPG, _F.SESSIONS): _NO_SESSIONS,
         (_B.ASYNCPG, _F.SESSIONS): _NO_SESSIONS,
-        (_B.ROCKSDB, _F.DELIVERY): _NO_TABLES,
-        (_B.ZOOKEEPER, _F.DELIVERY): _NO_TABLES,
+        (_B.ROCKSDB, _F.DELIVERY): (
+            "it needs tables in an SQL database: let a block fail while Kafka is away, and repeat it"
+        ),
         (_B.ROCKSDB, _F.ASYNCIO): "rocksdict blocks its thread: call the writer by asyncio.to_thread()",
         (_B.ROCKSDB, _F.POOL): (
             "only one process can open a RocksDB, so there is no other to share ids with by leases: make one writer "
             "per thread, each with its own id"
         ),
-        (_B.ROCKSDB, _F.SAVEPOINTS): _NO_SAVEPOINTS,
+        (_B.ROCKSDB, _F.SAVEPOINTS): "a block's changes are one batch, applied as a whole or not at all",
         (_B.ROCKSDB, _F.SESSIONS): _NO_SESSIONS,
-        (_B.ZOOKEEPER, _F.ASYNCIO): "kazoo has its own threads: call the writer by asyncio.to_thread()",
-        (_B.ZOOKEEPER, _F.POOL): (
-            "leases need a clock that all processes share, and ZooKeeper has none: give each process its own ids"
-        ),
-        (_B.ZOOKEEPER, _F.SAVEPOINTS): _NO_SAVEPOINTS,
-        (_B.ZOOKEEPER, _F.SESSIONS): _NO_SESSIONS,
     }
 )
 

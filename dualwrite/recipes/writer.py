@@ -1,6 +1,6 @@
 """The writers: two interfaces (for threads and for asyncio) over any backend and either slot policy.
 
-Users call a face (`ThreadWriter`, `TaskWriter`). A `Backend` (SQLAlchemy, psycopg, RocksDB, ZooKeeper) begins the
+Users call a face (`ThreadWriter`, `TaskWriter`). A `Backend` (SQLAlchemy, psycopg, RocksDB) begins the
 database transaction of a block and creates the handle for the block. A slot policy determines the transactional id of
 the block: with `OneId` the one given as `transactional_id=`, with `PoolSettings` a leased one, which begins with
 `prefix=`. The public classes (`DualWriter`, `PsycopgDualWriter`, ...) are faces with a backend, and are defined in the

@@ -9,13 +9,11 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.stores.key_value import KeyValueDualWriter
+from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter
 from tests.crash.scenario import LIMITS, Predecessor, Seen, event_texts
 from tests.support.databases import unique
-from tests.support.key_value_stores import KeyValueStore
+from tests.support.key_value_stores import RocksDbStore
 from tests.support.topics import read_topic
-
-Writer = KeyValueDualWriter[Any, Any]
 
 
 def keyed(name: str, number: int) -> dict[str, str]:
@@ -23,7 +21,7 @@ def keyed(name: str, number: int) -> dict[str, str]:
     return {f"{number:03}-{index}": text for index, text in enumerate(event_texts(name))}
 
 
-def write_events(store: KeyValueStore, writer: Writer, topic: str, number: int) -> Seen:
+def write_events(store: RocksDbStore, writer: RocksDbDualWriter, topic: str, number: int) -> Seen:
     tx: Any = None
     try:
         with writer.transaction() as tx:
@@ -39,7 +37,7 @@ def write_events(store: KeyValueStore, writer: Writer, topic: str, number: int) 
 class KeyValueScenario:
     """One transactional id, one topic, one store, and the events that must be in both at the end."""
 
-    store: KeyValueStore
+    store: RocksDbStore
     emulator: Emulator
     transactional_id: str = field(default_factory=lambda: unique("writer"))
     topic: str = field(default_factory=lambda: unique("topic"))
@@ -48,7 +46,7 @@ class KeyValueScenario:
     def __post_init__(self) -> None:
         self.emulator.create_topic(self.topic)
 
-    def writer(self, pause: PauseHook | None = None, **settings: Any) -> Writer:
+    def writer(self, pause: PauseHook | None = None, **settings: Any) -> RocksDbDualWriter:
         return self.store.writer(
             bootstrap_servers=self.emulator.bootstrap_servers,
             transactional_id=self.transactional_id,
@@ -63,7 +61,7 @@ class KeyValueScenario:
             identity = blocking.run(writer.backend.database.ensure_row(self.transactional_id))
         return identity.kafka_id(self.transactional_id)
 
-    def write(self, writer: Writer, number: int) -> Seen:
+    def write(self, writer: RocksDbDualWriter, number: int) -> Seen:
         seen = write_events(self.store, writer, self.topic, number)
         if seen.took_effect:
             self.expected += event_texts(str(number))

@@ -22,7 +22,7 @@ from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.transaction import watch
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, SqliteDatabase
-from tests.support.key_value_stores import KeyValueStore, ZooKeeperStore, in_directory
+from tests.support.key_value_stores import in_directory
 
 EMPTY = PreparedTxnState()
 FIRST = PreparedTxnState("42:7")
@@ -67,18 +67,7 @@ def _psycopg(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 @contextmanager
 def _rocksdb(request: pytest.FixtureRequest) -> Iterator[Database]:
-    with _of_store(in_directory(request.getfixturevalue("tmp_path"))) as database:
-        yield database
-
-
-@contextmanager
-def _zookeeper(request: pytest.FixtureRequest) -> Iterator[Database]:
-    with _of_store(ZooKeeperStore.on(request.getfixturevalue("zookeeper_server"))) as database:
-        yield database
-
-
-@contextmanager
-def _of_store(store: KeyValueStore) -> Iterator[Database]:
+    store = in_directory(request.getfixturevalue("tmp_path"))
     with store.writer(bootstrap_servers=NOWHERE, transactional_id=ID) as writer:
         yield writer.backend.database
     store.close()
@@ -91,7 +80,6 @@ BACKENDS: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Dat
     "unheard-of": _unheard_of,
     "psycopg": _psycopg,
     "rocksdb": _rocksdb,
-    "zookeeper": _zookeeper,
 }
 
 

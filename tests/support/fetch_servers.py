@@ -27,7 +27,6 @@ from tests.support.servers.pgbouncer import fetch_pgbouncer
 from tests.support.servers.postgres_releases import RELEASES as POSTGRES_RELEASES
 from tests.support.servers.postgres_releases import fetch_postgres
 from tests.support.servers.spark_kafka import fetch_spark_kafka
-from tests.support.servers.zookeeper import fetch_zookeeper
 from tests.support.spark_classes import make_spark_classes
 
 
@@ -40,7 +39,6 @@ def main() -> None:
         _fetch(f"PostgreSQL {release}", partial(fetch_postgres, release))
     _fetch("MariaDB", fetch_mariadb)
     _fetch("PgBouncer", fetch_pgbouncer)
-    _fetch("ZooKeeper", fetch_zookeeper)
     _fetch("Spark's Kafka connector", fetch_spark_kafka)
     _fetch("Spark's class-data archive", make_spark_classes)
     _fetch("Kafka's command-line tools", fetch_java_programs)

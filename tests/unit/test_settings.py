@@ -14,7 +14,6 @@ from dualwrite import config, settings
 from dualwrite.config import AdminConfig, ProducerConfig
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.core.settings import OF_POOLS, KafkaSettings, WritingSettings
-from dualwrite.recipes.stores.zookeeper import ZooKeeperDualWriter
 from dualwrite.settings import (
     AdminSettings,
     ProducerSettings,
@@ -22,7 +21,6 @@ from dualwrite.settings import (
     StoreWriterSettings,
     WriterPoolSettings,
     WriterSettings,
-    ZooKeeperWriterSettings,
 )
 
 OF_THE_WRITER: Final = {"transactional_id", "transaction_two_phase_commit_enable", "accept_bounded_guarantee"}
@@ -40,7 +38,6 @@ def test_the_types_have_the_settings_of_the_table() -> None:
     assert names(WriterSettings) == names(WriterPoolSettings) - set(OF_POOLS)
     of_tables = {"create_table", "schema", "delivery"}
     assert names(StoreWriterSettings) == names(WriterSettings) - of_tables | {"transactional_id"}
-    assert names(ZooKeeperWriterSettings) == names(StoreWriterSettings) - {"request_timeout_ms"}
     assert names(AdminSettings) == config._ADMIN_PARSERS.keys()
     assert names(RecoverySettings) == names(AdminSettings) - {"default_api_timeout_ms"} | config.PUBLISHING
 
@@ -48,8 +45,7 @@ def test_the_types_have_the_settings_of_the_table() -> None:
 def test_only_the_servers_have_to_be_named_where_there_is_no_mapping() -> None:
     for of in (WriterSettings, WriterPoolSettings, RecoverySettings):
         assert of.__required_keys__ == {"bootstrap_servers"}
-    for of_store in (StoreWriterSettings, ZooKeeperWriterSettings):
-        assert of_store.__required_keys__ == {"bootstrap_servers", "transactional_id"}
+    assert StoreWriterSettings.__required_keys__ == {"bootstrap_servers", "transactional_id"}
     assert not ProducerSettings.__required_keys__
     assert not AdminSettings.__required_keys__
 
@@ -68,12 +64,10 @@ def test_every_face_takes_the_types() -> None:
         if name.endswith(("Writer", "Producer", "Admin", "Service"))
     }
     assert [text for each in taken.values() for text in each if not text.startswith("Unpack[")] == []
-    assert taken.pop("ZooKeeperDualWriter") == ["Unpack[ZooKeeperWriterSettings]"]
     assert taken.pop("RocksDbDualWriter") == ["Unpack[StoreWriterSettings]"]
     writers = {name: texts for name, texts in taken.items() if name.endswith("Writer")}
     assert len(writers) == 5
     assert all(texts == ["Unpack[WriterSettings]", "Unpack[WriterPoolSettings]"] for texts in writers.values())
-    assert "request_timeout_ms" in inspect.signature(ZooKeeperDualWriter).parameters
 
 
 PLAIN: Final[dict[Any, Any]] = {int: 1, bool: True, str: "text", type(None): None}

@@ -6,6 +6,9 @@
         tx.put("stock:lamp", 41)
         tx.send("stock", key="lamp", value="41")
 
+A key-value store has no transactions that stay open, only atomic batches. So a block buffers its changes like its
+records, and its end adds the prepared state to the same batch (KIP-939).
+
 Only one process can have a RocksDB open; a file lock ensures that. So a lock inside this process serves as the row
 lock, and it ends with the process. Why that is safe: docs/internals/stores.md.
 """
@@ -13,23 +16,23 @@ lock, and it ends with the process. Why that is safe: docs/internals/stores.md.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Unpack
 
 from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
+from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.core.id_settings import OneId
+from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks, not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.stores.key_value import (
-    BatchTransaction,
-    KeyValueBackend,
-    KeyValueDualWriter,
-    one_id_of_store,
-)
+from dualwrite.recipes.writer import ThreadWriter, Use
 from dualwrite.settings import StoreWriterSettings
 
 __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
@@ -64,20 +67,41 @@ _counting: Final = threading.Lock()
 """Held while failures are counted; inside `_guard`, never around it."""
 
 
-class _RocksDbTransaction(BatchTransaction):
+class _RocksDbTransaction:
     def __init__(self, store: _RocksDbStore) -> None:
-        super().__init__()
+        self.commit_was_sent = False
+        self.was_ended_past = False
+        self._failure: BaseException | None = None
+        self._ended = False
         self._store = store
         self._held: threading.Lock | None = None
         self._batch = store.new_batch()
 
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        return NO_STORED_BLOCKS
+
+    def doom(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+
+    async def flush(self) -> None:
+        if self._failure is not None:
+            raise TransactionDoomedError(
+                f"a part of this dual write failed ({type(self._failure).__name__}) and its error was swallowed; "
+                "neither the store nor Kafka was changed: let the error end the block"
+            ) from self._failure
+
     def put(self, key: Any, value: Any, column_family: str | None) -> None:
-        self.assert_open()
+        self._assert_open()
         self._batch.put(key, value, self._store.family(column_family))
 
     def delete(self, key: Any, column_family: str | None) -> None:
-        self.assert_open()
+        self._assert_open()
         self._batch.delete(key, self._store.family(column_family))
+
+    def _assert_open(self) -> None:
+        if self._ended or self.commit_was_sent:
+            raise IllegalStateError("this dual write has ended, so nothing was changed: make changes inside its block")
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         lock = self._store.lock_of(transactional_id)
@@ -109,8 +133,19 @@ class _RocksDbTransaction(BatchTransaction):
         self.commit_was_sent = True
         self._store.write_durably(self._batch)
 
+    async def rollback(self) -> None:
+        self._end()
+
+    async def close(self) -> None:
+        self._end()
+
+    def close_at_once(self) -> bool:
+        self._end()
+        return True
+
     def _end(self) -> None:
-        super()._end()
+        """Release the lock; harmless when repeated."""
+        self._ended = True
         held, self._held = self._held, None
         if held is not None:
             held.release()
@@ -207,7 +242,21 @@ class RocksDbDualTransaction(DualWrite):
         self._transaction.delete(key, column_family)
 
 
-class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTransaction]):
+class _RocksDbBackend:
+    name: Final = BackendName.ROCKSDB
+    waiting: Final = THREADS
+
+    def __init__(self, store: _RocksDbStore) -> None:
+        self.database: Final = store
+
+    async def begin(self, bind: None, records: RecordBuffer, use: Use) -> RocksDbDualTransaction:
+        return RocksDbDualTransaction(await self.database.begin(), records)
+
+    async def close(self) -> None:
+        """Close nothing: the database belongs to the caller."""
+
+
+class RocksDbDualWriter(ThreadWriter[None, RocksDbDualTransaction]):
     """Atomic writes to one RocksDB and to Kafka, one at a time, under one transactional id.
 
     The caller closes `db`; its options must have the same `raw_mode` as given here. The column family
@@ -224,6 +273,26 @@ class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTrans
         raw_mode: bool = False,
         **settings: Unpack[StoreWriterSettings],
     ) -> None:
-        one_id = one_id_of_store(BackendName.ROCKSDB, settings)
-        store = _RocksDbStore(db, raw_mode=raw_mode)
-        super().__init__(KeyValueBackend(BackendName.ROCKSDB, store, RocksDbDualTransaction), one_id)
+        ids = _one_id(settings)
+        super().__init__(_RocksDbBackend(_RocksDbStore(db, raw_mode=raw_mode)), ids)
+
+    def transaction(self) -> AbstractContextManager[RocksDbDualTransaction]:
+        """Run a block as one dual write: leaving it commits both sides, an exception changes neither.
+
+        Changes and records are kept until the block ends. Raises the block's own exception; InvalidRecordError,
+        AbortableError, RecipeErrors, FencedError, KafkaTimeoutError and the store's errors, after which neither side
+        was changed; OutcomeUnknown if the changes were sent to the store and its state cannot be read.
+        """
+        return self.scope()
+
+
+def _one_id(settings: Mapping[str, Any]) -> OneId:
+    """Return the slot policy of a writer. Raises ConfigError, also for a pool, and for settings of tables."""
+    for setting, feature in (("prefix", Feature.POOL), ("delivery", Feature.DELIVERY)):
+        if setting in settings:
+            assert_can(BackendName.ROCKSDB, feature)
+    for setting in ("create_table", "schema"):
+        if setting in settings:
+            raise ConfigError(f"{setting} cannot be set here: RocksDB has no tables")
+    given = dict(settings)
+    return OneId(given.pop("transactional_id", None), given)
