@@ -8,9 +8,11 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
+from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
-from tests.crash.chaos_job import events
+from tests.crash.chaos_job import events, locked_rows
+from tests.crash.chaos_ways import locked_keys, way_of_key
 
 _HISTORY = (
     "CREATE TABLE IF NOT EXISTS chaos_history (n bigserial PRIMARY KEY, transactional_id text, state text, xid bigint, "
@@ -30,17 +32,7 @@ _TERMINATE = sa.text(
     "ORDER BY (state <> 'idle') DESC, random() LIMIT 1"
 )
 
-_LONGEST_IDLE = sa.text(
-    "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - state_change)), 0) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() "
-    "AND state LIKE 'idle in transaction%'"
-)
-_STORED = sa.text(
-    f"SELECT count(*), coalesce(sum(length(records)), 0) FROM {OUTBOX_TABLE} WHERE {OF_POSTGRES.is_waiting}"
-)
-_STORED_BEFORE = sa.text(
-    f"SELECT EXISTS (SELECT FROM {OUTBOX_TABLE} WHERE {OF_POSTGRES.is_waiting} AND stored_at_ms < :before_ms)"
-)
+_STORED = sa.text(f"SELECT count(*) FROM {OUTBOX_TABLE} WHERE {OF_POSTGRES.is_waiting}")
 
 
 @dataclass(frozen=True)
@@ -64,7 +56,9 @@ class ChaosDatabase:
         events.metadata.create_all(self.engine)
         create_state_table(self.engine)
         create_lease_table(self.engine)
+        create_outbox_table(self.engine)
         with self.engine.begin() as connection:
+            connection.execute(sa.insert(locked_rows), [{"key": key} for key in locked_keys()])
             for statement in _HISTORY:
                 connection.exec_driver_sql(statement)
 
@@ -80,27 +74,29 @@ class ChaosDatabase:
         with self.engine.begin() as connection:
             connection.execute(_TERMINATE)
 
-    def longest_idle_s(self) -> float:
-        """For how long a transaction has waited for its client by now."""
+    def stored(self) -> int:
+        """How many blocks wait to be published."""
         with self.engine.connect() as connection:
-            return float(connection.scalar(_LONGEST_IDLE) or 0)
+            return int(connection.scalar(_STORED) or 0)
 
-    def stored(self) -> tuple[int, int]:
-        """How many blocks are stored because Kafka was away, and their bytes."""
-        with self.engine.connect() as connection:
-            number, size = connection.execute(_STORED).one()
-            return int(number), int(size)
-
-    def is_stored_before(self, at_s: float) -> bool:
-        """Whether a block is stored since before that time, in seconds since 1970."""
-        with self.engine.connect() as connection:
-            return bool(connection.scalar(_STORED_BEFORE, {"before_ms": int(at_s * 1000)}))
-
-    def bodies(self) -> dict[str, int]:
+    def xids(self) -> dict[str, int]:
         """Every row, with the database transaction that wrote it."""
+        return self._events(events.c.xid)
+
+    def versions(self) -> dict[str, int]:
+        """Every row, with the version of the row that its block has locked; without one, its transaction's number."""
+        return self._events(sa.func.coalesce(events.c.version, events.c.xid))
+
+    def _events(self, column: sa.ColumnElement[int]) -> dict[str, int]:
         with self.engine.connect() as connection:
-            found = connection.execute(sa.select(events.c.body, events.c.xid))
-            return {body: xid for body, xid in found}  # noqa: C416 - a result's keys() are its columns
+            found = connection.execute(sa.select(events.c.body, column))
+            return {body: number for body, number in found}  # noqa: C416 - a result's keys() are its columns
+
+    def ways_that_locked(self) -> set[str]:
+        """Return the ways in which a block that has locked a row was committed."""
+        with self.engine.connect() as connection:
+            found = connection.scalars(sa.select(locked_rows.c.key).where(locked_rows.c.version > 0))
+            return {way_of_key(key) for key in found}
 
     def rows(self) -> dict[str, str]:
         """The state rows as they stand."""

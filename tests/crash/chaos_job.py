@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -22,26 +22,38 @@ import sqlalchemy as sa
 
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, PreparedTransactionLost
 from dualwrite.outcome import Outcome
+from dualwrite.recipes.asyncpg.driver import ERRORS as ERRORS_OF_ASYNCPG
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction
 
 events = sa.Table(
     "chaos_events",
     sa.MetaData(),
     sa.Column("body", sa.String(60), primary_key=True),
     sa.Column("xid", sa.BigInteger, server_default=sa.text("pg_current_xact_id()::text::bigint")),
+    sa.Column("version", sa.BigInteger, comment="of the locked row; null: none was locked"),
     sa.Column("at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()")),
 )
 """The data. The server itself notes which transaction wrote a row."""
 
-INSERT: Final = "INSERT INTO chaos_events (body) VALUES (%s)"
+locked_rows = sa.Table(
+    "chaos_locked_rows",
+    events.metadata,
+    sa.Column("key", sa.String(20), primary_key=True),
+    sa.Column("version", sa.BigInteger, server_default="0"),
+)
 
-EXPECTED: Final = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error)
+EXPECTED: Final[tuple[type[Exception], ...]] = (
+    DualWriteError,
+    sa.exc.SQLAlchemyError,
+    psycopg.Error,
+    *ERRORS_OF_ASYNCPG,
+)
 RECORDS_PER_WRITE: Final = 2
-AFTER_TROUBLE_S: Final = 0.05
-"""A server may be away: leave it time to come back."""
+NICENESS: Final = 10
+"""Of processes that hardly pause: servers go first."""
+AFTER_TROUBLE_S: Final = 0.3
+"""A server may be away: leave it time to come back, and the machine to others."""
 
 BEGUN: Final = "begun"
 COMMITTED: Final = "committed"
@@ -50,8 +62,6 @@ UNKNOWN: Final = "unknown"
 LOST: Final = "lost"
 """The database has committed, and the caller was told that Kafka has not: a forbidden state."""
 MISTAKE: Final = "mistake"
-NEW_WRITER: Final = "new-writer"
-"""The following blocks belong to another writer, which knows nothing of Kafka yet."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +76,9 @@ class Job:
     journals: Path
     rest_s: float
     """The longest that a thread or task rests between two dual writes."""
-    lease_ms: int = 2_000
-    niceness: int = 10
-    kafka: dict[str, Any] = field(default_factory=dict)
+    lease_ms: int
+    kafka: dict[str, Any]
     """Settings of the producers that follow from the tier."""
-    away: dict[str, Any] = field(default_factory=dict)
-    """Settings of the writers: the treatment of blocks while Kafka is away."""
-
-    @property
-    def conninfo(self) -> str:
-        """For psycopg alone."""
-        return sa.make_url(self.database_url).set(drivername="postgresql").render_as_string(hide_password=False)
 
     @property
     def producer(self) -> dict[str, Any]:
@@ -105,9 +107,9 @@ class Journal:
         self._file = os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
         log_to(job.journals / f"{name}.log")
 
-    def block(self, name: str, key: str | None = None) -> Block:
-        """`key`: of its rows and records; None: its name."""
-        self.note(name, BEGUN, name if key is None else key)
+    def block(self, name: str, key: str) -> Block:
+        """`key`: of its rows and records."""
+        self.note(name, BEGUN, key)
         return Block(self, name)
 
     def note(self, name: str, told: str, what: str) -> None:
@@ -134,10 +136,6 @@ class Block:
         self._journal.note(self.name, self._told(error), f"{which} {error!r}" if error is not None else which)
         return True
 
-    @property
-    def is_trouble(self) -> bool:
-        return self.error is not None
-
     def _told(self, error: BaseException | None) -> str:
         if error is None:
             return COMMITTED
@@ -153,15 +151,24 @@ class Block:
         return UNKNOWN if isinstance(error, OutcomeUnknown) else ROLLED_BACK
 
 
+def journal_lines(job: Job) -> list[str]:
+    return [line for journal in job.journals.glob("*.txt") for line in journal.read_text().splitlines() if line]
+
+
 def bodies_of(name: str) -> list[str]:
     return [f"{name}:{index}" for index in range(RECORDS_PER_WRITE)]
 
 
-def insert(tx: Any, body: str) -> Any:
-    """Insert a row in a block of any writer. Returns an awaitable if it is one for asyncio."""
-    if isinstance(tx, DualTransaction | AsyncDualTransaction):
-        return tx.session.execute(sa.insert(events), {"body": body})
-    return tx.connection.execute(INSERT, (body,))
+def statement_of(name: str, key: str) -> str:
+    """Return the statement that inserts the rows of a block; unless the key is its name, behind a row that it locks."""
+    values = ", ".join(f"('{body}')" for body in bodies_of(name))
+    bodies = f"(VALUES {values}) AS bodies (body)"
+    if key == name:
+        return f"INSERT INTO chaos_events (body) SELECT body FROM {bodies}"
+    locks = f"UPDATE chaos_locked_rows SET version = version + 1 WHERE key = '{key}' RETURNING version"
+    return (
+        f"WITH locked AS ({locks}) INSERT INTO chaos_events (body, version) SELECT body, version FROM locked, {bodies}"
+    )
 
 
 def log_to(path: Path) -> None:

@@ -1,8 +1,9 @@
 """The calm phase of the chaos test: everything comes right without help, and its history has no anomaly.
 
-Every row has its record once, even after aborts by Kafka: a decided transaction is published again. A row without its
-record, a record without a row or twice, a reported loss, a caller with a false result, an id that cannot be used, a
-transaction that stays open, a lease that stays held: each is a failure.
+Every row has its record once, even after aborts by Kafka: a decided transaction is published again. The records of a
+key stand in the order in which blocks locked its row. A row without its record, a record without a row or twice, a
+record behind a later one, a reported loss, a caller with a false result, an id that cannot be used, a transaction that
+stays open, a block that stays stored, a lease that stays held: each is a failure.
 
 Apache Kafka 4.4.0 leaves transactions without an end marker when it comes back: a coordinator that is to write the
 markers of a partition without a leader takes the topic for deleted, and completes the transaction (KAFKA-20734). Only
@@ -13,32 +14,35 @@ row has been replaced since, and reported by that name.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from dualwrite.admin import HangingTransaction, TransactionAdmin
+from dualwrite.admin import TransactionAdmin
 from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.leases import is_outbox, transactional_id_of
+from dualwrite.recipes.core.leases import is_outbox, outbox_id_of, transactional_id_of
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.verify.anomalies import Anomaly, Finding
 from dualwrite.verify.checker import check
 from dualwrite.verify.history import Poll
+from tests.crash.chaos_absences import Absence
 from tests.crash.chaos_database import ChaosDatabase, Decision
 from tests.crash.chaos_history import history_of
-from tests.crash.chaos_job import COMMITTED, LOST, MISTAKE, ROLLED_BACK, UNKNOWN, Job, bodies_of
+from tests.crash.chaos_job import COMMITTED, LOST, MISTAKE, ROLLED_BACK, UNKNOWN, Job, bodies_of, journal_lines
 from tests.crash.chaos_reader import AlongReader
 from tests.crash.chaos_servers import DEADLINE_S
-from tests.crash.pool_worker import pool_settings
+from tests.crash.chaos_tally import Tally
+from tests.crash.chaos_ways import DELIVERIES, locked_keys, prefix_of, way_of
+from tests.crash.chaos_worker import pool_settings
 from tests.support.conditions import until
 from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_log
@@ -48,7 +52,7 @@ ENDING: Final = ("PrepareCommit", "PrepareAbort")
 TOLD: Final = (COMMITTED, ROLLED_BACK, LOST, UNKNOWN)
 MOST_SHOWN: Final = 6
 PROVEN: Final = "the log shows that Kafka committed"
-ABORTED: Final = "which the database has decided; its "
+_ABORTED: Final = re.compile(r"transactional id (\S+): Kafka aborted (\S+), which the database has decided; its ")
 REPAIRED: Final = "is published again as"
 """The log messages of a commit seen in the log, of an abort, and of records stored again."""
 
@@ -58,51 +62,36 @@ def wire_id(database: ChaosDatabase, transactional_id: str) -> str:
     return kafka_id_of(database.engine, transactional_id)
 
 
-@dataclass
-class Findings:
-    """The findings of the calm phase."""
-
-    told: Counter[str] = field(default_factory=Counter)
-    rows: int = 0
-    records: int = 0
-    read: int = 0
-    """Records that a reader got while it raged."""
-    proofs: int = 0
-    """How often the log was read to prove the end of a transaction, by log message."""
-    repairs: int = 0
-    """Decided transactions, aborted by Kafka and published again, by log message."""
-    slots: int = 0
-    hanging: list[HangingTransaction] = field(default_factory=list)
-    """Transactions that Kafka left without an end marker (KAFKA-20734), ended by hand."""
-    problems: list[str] = field(default_factory=list)
-
-
 class Verdict:
     """The checks after a run."""
 
-    def __init__(self, job: Job, database: ChaosDatabase, found: Findings | None = None) -> None:
+    def __init__(self, job: Job, database: ChaosDatabase, absences: Sequence[Absence], found: Tally) -> None:
         self._job = job
         self._database = database
-        self._found = Findings() if found is None else found
+        self._absences = absences
+        self._found = found
         self._problems = self._found.problems
         self._polls: list[Poll] = []
+        self._locked_keys: Final = frozenset(locked_keys())
 
     def hear(self, reader: AlongReader) -> None:
         """Judge also a reader's records while it raged."""
         self._polls += reader.polls
         self._problems += reader.problems
 
-    def reach(self) -> Findings:
+    def reach(self) -> None:
         self._end_what_hangs()
-        self._let_the_pool_recover()
+        self._let_the_pools_recover()
         self._settle()
         self._compare()
         self._count_what_was_told()
+        self._judge_absences()
+        self._expect_nothing_is_stored()
         self._expect_no_id_is_blocked()
-        self._expect_no_lease_is_held()
+        for way in DELIVERIES:
+            self._expect_no_lease_is_held(way)
         self._expect_nothing_open()
         self._count_repairs()
-        return self._found
 
     def _end_what_hangs(self) -> None:
         """Do an operator's work where Kafka leaves a completed transaction without markers (KAFKA-20734)."""
@@ -119,21 +108,27 @@ class Verdict:
 
     # ---- recovery -------------------------------------------------------------------------------------------
 
-    def _pool(self) -> DualWriter:
-        return DualWriter(self._database.engine, **pool_settings(self._job, writers=1))
+    def _pool(self, way: str) -> DualWriter:
+        return DualWriter(self._database.engine, **pool_settings(self._job, way, writers=1))
 
-    def _let_the_pool_recover(self) -> None:
-        """It resolves all of its own ids; its background repeats failed attempts."""
-        with self._pool() as pool:
-            with suppress(DualWriteError):
-                pool.recover()
+    def _let_the_pools_recover(self) -> None:
+        """They resolve their ids and publish what is stored; their background repeats failed attempts."""
+        with ExitStack() as stack:
+            pools = {way: stack.enter_context(self._pool(way)) for way in DELIVERIES}
+            for pool in pools.values():
+                with suppress(DualWriteError):
+                    pool.recover()
             try:
-                until(lambda: self._is_settled(pool), DEADLINE_S)
+                until(
+                    lambda: not self._database.stored() and all(map(self._is_settled, pools, pools.values())),
+                    DEADLINE_S,
+                )
             except AssertionError:
-                self._problems.append(f"the pool comes to no end: {pool.status}, held: {self._held_leases()}")
+                for way, pool in pools.items():
+                    self._problems.append(f"the pool comes to no end: {pool.status}, held: {self._held_leases(way)}")
 
-    def _is_settled(self, pool: DualWriter) -> bool:
-        return not self._held_leases() and not pool.status.set_aside
+    def _is_settled(self, way: str, pool: DualWriter) -> bool:
+        return not self._held_leases(way) and not pool.status.set_aside
 
     def _service(self, **settings: Any) -> RecoveryService:
         return RecoveryService(
@@ -163,18 +158,29 @@ class Verdict:
 
     def _compare(self) -> None:
         """Let the checker judge the callers' results, and the contents of the table and the topic."""
-        in_table = self._database.bodies()
+        in_table = self._database.versions()
         in_topic = read_log(self._job.bootstrap_servers, self._job.topic)
         self._found.rows = len(in_table)
         self._found.records = len(in_topic)
-        report = check([*history_of(self._journal_lines(), in_table, in_topic), *self._polls])
+        self._found.ordered = Counter(way_of(each.value) for each in in_topic if each.key in self._locked_keys)
+        repaired = self._published_again()
+        self._found.out_of_place = len(repaired)
+        report = check([*history_of(self._journal_lines(), in_table, in_topic, repaired), *self._polls])
         self._found.read = report.read
+        self._found.anomalies = report.counts
         shown: Counter[Anomaly] = Counter()
         for finding in report.findings:
             shown[finding.anomaly] += 1
             if shown[finding.anomaly] <= MOST_SHOWN:
                 self._problems.append("\n".join([str(finding), *map(self._story, self._bodies_of(finding, in_table))]))
         self._problems += [f"{count - MOST_SHOWN} more: {what}" for what, count in shown.items() if count > MOST_SHOWN]
+
+    def _published_again(self) -> set[str]:
+        """Return the direct blocks that Kafka has aborted. The records of an outbox keep their order even then."""
+        states = {state for text in self._logs() for each, state in _ABORTED.findall(text) if not is_outbox(each)}
+        decisions = self._database.decisions()
+        xids = {xid for xid, decision in decisions.items() if decision.state in states}
+        return {body.rpartition(":")[0] for body, xid in self._database.xids().items() if xid in xids}
 
     def _bodies_of(self, finding: Finding, in_table: Mapping[str, int]) -> list[str]:
         """The first row of each dual write, or the expected one if it is missing."""
@@ -186,7 +192,7 @@ class Verdict:
         name = body.rpartition(":")[0]
         lines = [f"  {body}"]
         lines += [f"    journal: {line}" for line in self._journal_lines() if line.startswith(f"{name} ")]
-        xid = self._database.bodies().get(body)
+        xid = self._database.xids().get(body)
         decisions = self._database.decisions()
         decision = None if xid is None else decisions.get(xid)
         if decision is not None:
@@ -209,42 +215,56 @@ class Verdict:
             return admin.describe_transactions([named])[named]
 
     def _journal_lines(self) -> list[str]:
-        return [
-            line for journal in self._job.journals.glob("*.txt") for line in journal.read_text().splitlines() if line
-        ]
+        return journal_lines(self._job)
 
     def _count_what_was_told(self) -> None:
         for line in self._journal_lines():
-            _, told, *_ = line.split(" ", 2)
+            name, told, *_ = line.split(" ", 2)
             if told in (MISTAKE, LOST):
                 self._problems.append(f"a mistake: {line}")
             if told in TOLD:
-                self._found.told[told] += 1
+                self._found.told[way_of(name), told] += 1
+
+    def _judge_absences(self) -> None:
+        for absence in self._absences:
+            told = absence.told(self._job)
+            self._found.absences.append((absence, told))
+            self._problems += absence.problems(told)
+
+    def _expect_nothing_is_stored(self) -> None:
+        if left := self._database.stored():
+            self._problems.append(f"the database still stores {left} blocks")
 
     def _count_repairs(self) -> None:
-        """Count in the logs of all processes that ever ran, this one included."""
+        for text in self._logs():
+            self._found.repairs += text.count(REPAIRED)
+            self._found.proofs += text.count(PROVEN) + len(_ABORTED.findall(text))
+
+    def _logs(self) -> Iterator[str]:
+        """Yield the logs of all processes that ever ran, this one included."""
         directory = self._job.journals
         for log in (*directory.glob("*.log"), *directory.parent.glob("calm.log")):
-            text = log.read_text()
-            self._found.repairs += text.count(REPAIRED)
-            self._found.proofs += text.count(PROVEN) + text.count(ABORTED)
+            yield log.read_text()
 
     # ---- at rest --------------------------------------------------------------------------------------------
 
-    def _held_leases(self) -> list[int]:
-        table = kafka_transaction_lease
-        held = sa.select(table.c.slot).where(table.c.prefix == self._job.prefix, table.c.owner.is_not(None))
-        with self._database.engine.connect() as connection:
-            return list(connection.scalars(held))
+    def _held_leases(self, way: str) -> list[int]:
+        return self._leases(way, kafka_transaction_lease.c.owner.is_not(None))
 
-    def _expect_no_lease_is_held(self) -> None:
-        with self._pool() as pool:
+    def _leases(self, way: str, *which: sa.ColumnElement[bool]) -> list[int]:
+        table = kafka_transaction_lease
+        with self._database.engine.connect() as connection:
+            found = sa.select(table.c.slot).where(table.c.prefix == prefix_of(self._job, way), *which)
+            return list(connection.scalars(found))
+
+    def _expect_no_lease_is_held(self, way: str) -> None:
+        with self._pool(way) as pool:
             try:
                 pool.recover()
-                until(lambda: not self._held_leases() and not pool.status.set_aside, DEADLINE_S)
+                until(lambda: self._is_settled(way, pool), DEADLINE_S)
             except (AssertionError, DualWriteError) as error:
                 self._problems.append(
-                    f"leases stay held: {self._held_leases()}, set aside: {pool.status.set_aside}: {error!r}"
+                    f"leases stay held: {self._held_leases(way)}, set aside: {pool.status.set_aside}: {error!r}"
                 )
 
     def _expect_nothing_open(self) -> None:
@@ -258,12 +278,11 @@ class Verdict:
             self._problems.append(f"open transactions: {still_open()}")
 
     def _expect_no_id_is_blocked(self) -> None:
-        table = kafka_transaction_lease
-        with self._database.engine.connect() as connection:
-            slots = list(connection.scalars(sa.select(table.c.slot).where(table.c.prefix == self._job.prefix)))
+        slots = {
+            transactional_id_of(prefix_of(self._job, way), each) for way in DELIVERIES for each in self._leases(way)
+        }
         self._found.slots = len(slots)
-        ids = {transactional_id_of(self._job.prefix, slot) for slot in slots} | set(self._database.rows())
-        for each in sorted(ids):
+        for each in sorted(slots | set(self._database.rows())):
             try:
                 self._use(each)
             except Exception as error:
@@ -271,7 +290,7 @@ class Verdict:
 
     def _use(self, transactional_id: str) -> None:
         if is_outbox(transactional_id):
-            self._use_outbox()
+            self._use_outbox(transactional_id)
             return
         with self._writer(transactional_id) as writer:
             for found in writer.recover():
@@ -279,8 +298,9 @@ class Verdict:
             with writer.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")
 
-    def _use_outbox(self) -> None:
-        settings = {**pool_settings(self._job, writers=1), "delivery": Outbox()}
+    def _use_outbox(self, transactional_id: str) -> None:
+        (way,) = (each for each in DELIVERIES if outbox_id_of(prefix_of(self._job, each)) == transactional_id)
+        settings = {**pool_settings(self._job, way, writers=1), "delivery": Outbox()}
         with DualWriter(self._database.engine, **settings) as pool:
             until(lambda: (pool.status.publishes_outbox, pool.recover()) == (True, []), DEADLINE_S)
             with pool.transaction() as tx:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import DualWriteError
 from dualwrite.producer import Producer
-from tests.crash.chaos_job import Job, Journal, Orders
+from tests.crash.chaos_job import NICENESS, Job, Journal, Orders
 
 OPERATOR: Final = "operator"
 TIMEOUT_MS: Final = 5_000
@@ -62,7 +62,7 @@ class Operator:
 
 def work_as_operator(job: Job, name: str, kind: str, orders: Any) -> None:
     """End transactions of others until told to stop."""
-    os.nice(job.niceness)
+    os.nice(NICENESS)
     stopped = threading.Event()
     threading.Thread(target=Orders(orders).obey, args=(stopped.set,), daemon=True).start()
     Operator(job, name).work(stopped)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from dualwrite.verify.anomalies import Anomaly
@@ -10,15 +12,14 @@ from tests.crash.chaos_history import history_of
 from tests.support.topics import Read
 
 POOLED = ["w1.4/2/7 begun 10.0 w1.4/2/7", "w1.4/2/7 committed 11.0 id 7:1"]
-ONLY = [
-    "w3.17/1 begun 10.0 w3",
-    "w3.17/1 unknown 11.0 id 7:1 OutcomeUnknown('...')",
-    "w3.17/2 begun 12.0 w3",
-    "w3.18 new-writer 13.0 ",
-    "w3.18/1 begun 14.0 w3",
-    "w3.18/1 committed 15.0 id 7:9",
+LOCKED = [
+    "store3.17/0/1 begun 10.0 store-2",
+    "store3.17/0/1 unknown 11.0 id 7:1 OutcomeUnknown('...')",
+    "store3.17/0/2 begun 12.0 store-2",
+    "store3.17/0/3 begun 14.0 store-2",
+    "store3.17/0/3 committed 15.0 id 7:9",
 ]
-ONLY_BODIES = ("w3.17/1:0", "w3.17/1:1", "w3.18/1:0", "w3.18/1:1")
+LOCKED_BODIES = ("store3.17/0/1:0", "store3.17/0/1:1", "store3.17/0/3:0", "store3.17/0/3:1")
 
 
 def pooled(*offsets: int, in_table: int = 2) -> list[Anomaly]:
@@ -43,19 +44,25 @@ def test_a_pool(offsets: tuple[int, ...], in_table: int, found: list[Anomaly]) -
     assert pooled(*offsets, in_table=in_table) == found
 
 
-def only(xids: tuple[int, ...], order: tuple[int, ...]) -> list[Anomaly]:
-    in_topic = [Read("chaos-1", offset, "w3", ONLY_BODIES[number]) for offset, number in enumerate(order)]
-    return list(check(history_of(ONLY, dict(zip(ONLY_BODIES, xids, strict=True)), in_topic)).counts)
+def locked(versions: tuple[int, ...], order: tuple[int, ...], repaired: Collection[str] = ()) -> list[Anomaly]:
+    in_topic = [Read("chaos-1", offset, "store-2", LOCKED_BODIES[number]) for offset, number in enumerate(order)]
+    in_table = dict(zip(LOCKED_BODIES, versions, strict=True))
+    return list(check(history_of(LOCKED, in_table, in_topic, repaired)).counts)
 
 
 @pytest.mark.parametrize(
-    ("xids", "order", "found"),
+    ("versions", "order", "found"),
     [
         ((5, 5, 8, 8), (0, 1, 2, 3), []),
         ((5, 5, 8, 8), (2, 3, 0, 1), [Anomaly.OUT_OF_ORDER, Anomaly.WRITE_CYCLE]),
         ((5, 5, 8, 8), (1, 0, 2, 3), [Anomaly.OUT_OF_ORDER]),
         ((8, 8, 5, 5), (2, 3, 0, 1), [Anomaly.WRITE_CYCLE]),  # both sides agree, against the order of the blocks
+        ((5, 5, 5, 5), (0, 1, 2, 3), [Anomaly.OUT_OF_ORDER, Anomaly.LOST_UPDATE]),
     ],
 )
-def test_the_only_writer_of_a_key(xids: tuple[int, ...], order: tuple[int, ...], found: list[Anomaly]) -> None:
-    assert only(xids, order) == found
+def test_blocks_that_lock_a_row(versions: tuple[int, ...], order: tuple[int, ...], found: list[Anomaly]) -> None:
+    assert locked(versions, order) == found
+
+
+def test_a_block_that_was_published_again() -> None:
+    assert not locked((5, 5, 8, 8), (2, 3, 0, 1), ["store3.17/0/1"])

@@ -49,7 +49,6 @@ FILES: Final = frozenset(
         "tests/crash/test_key_order.py",
         "tests/crash/test_key_value_matrix.py",
         "tests/crash/test_pool_async.py",
-        "tests/crash/test_pool_chaos.py",
         "tests/crash/test_pool_leases.py",
         "tests/crash/test_random_histories.py",
         "tests/durability/test_synchronous_standby.py",
@@ -110,9 +109,7 @@ FILES: Final = frozenset(
 FUNCTIONS: Final = frozenset(
     {
         "tests/recipes/test_statement_plans.py::test_half_a_million_blocks_and_an_old_snapshot",
-        "tests/crash/test_away_chaos.py::test_on_every_tier",
-        "tests/crash/test_away_chaos.py::test_refused_for_longer",
-        "tests/crash/test_away_chaos.py::test_while_connections_to_the_database_are_cut",
+        "tests/crash/test_chaos.py::test_both_sides_agree_on_every_tier",
         "tests/crash/test_outbox_kills.py::test_a_publisher_is_killed_on_every_tier",
         "tests/crash/test_outbox_kills.py::test_a_publisher_of_each_library_is_killed",
         "tests/crash/test_outbox_kills.py::test_the_broker_aborts_what_a_dead_publisher_has_prepared",
