@@ -1,8 +1,8 @@
 """`python -m benchmarks.dual_write`: compare dual writes with their parts and with their alternatives.
 
-One Postgres and one broker emulator serve the whole run. In each round, all ways run one after the other, in processes
-of their own (one, or `--processes`), so that a ratio compares measurements that are close in time. A read_committed
-consumer notes when each record can be read.
+One PostgreSQL, or one MariaDB, and one broker emulator serve the whole run. In each round, all ways run one after the
+other, in processes of their own (one, or `--processes`), so that a ratio compares measurements that are close in time.
+A read_committed consumer notes when each record can be read.
 
 Each dual write is compared with the ways of its own style (the same library, threads or asyncio). A driver without an
 ORM makes an outbox faster too; so the ways of psycopg are also compared with SQLAlchemy's, and both ratios are printed.
@@ -36,6 +36,7 @@ from benchmarks.dual_write_ways import (
     RECIPES,
     SEQUENCE,
     WAYS,
+    WITH_SQLALCHEMY,
     Recipe,
     Written,
 )
@@ -43,8 +44,12 @@ from benchmarks.dual_write_work import APART, create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of, show_progress
 from benchmarks.server_cost import cpu_s_of
 from dualwrite.testing.postgres import PostgresServer
+from tests.support.servers.mariadb import MariaDbServer
 
 WORKERS = (1, 8, 32)
+POSTGRESQL = "postgresql"
+WAYS_ON = {POSTGRESQL: WAYS, "mariadb": list(WITH_SQLALCHEMY)}
+"""The ways on each database."""
 MAX_SEQUENCE_RATIO = 1.15
 MIN_OUTBOX_RATIO = 0.8
 _READ_TIMEOUT_S = 30.0
@@ -239,7 +244,8 @@ def relay(
 def publisher(database_url: str, bootstrap_servers: str, linger_ms: int = 0) -> Iterator[list[float]]:
     """Run `dualwrite publish` in a process of its own; yield a list that gets its CPU seconds at the end."""
     options = ["--database", database_url, "--bootstrap-server", bootstrap_servers, "--prefix", APART]
-    options += ["--prepare-threshold", "5", "--linger-ms", str(linger_ms)]
+    options += ["--linger-ms", str(linger_ms)]
+    options += ["--prepare-threshold", "5"] if database_url.startswith(POSTGRESQL) else []
     cpu_s: list[float] = []
     command = [sys.executable, "-m", "dualwrite", "publish", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -268,7 +274,6 @@ def measure(
 ) -> Measured:
     """Run workers in one way, in processes of their own. Raises SystemExit with their output if they fail."""
     url = database_url.render_as_string(hide_password=False)
-    libpq_url = database_url.set(drivername="postgresql").render_as_string(hide_password=False)
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     create_tables(engine)
     with new_topic(bootstrap_servers) as topic:
@@ -276,7 +281,7 @@ def measure(
         try:
             with ExitStack() as stack:
                 if way.endswith(OUTBOX):
-                    stack.enter_context(relay(libpq_url, bootstrap_servers, topic))
+                    stack.enter_context(relay(url, bootstrap_servers, topic))
                 if way.endswith(OUTBOXED):
                     stack.enter_context(publisher(url, bootstrap_servers, linger_ms))
                 written = run_way(way, workers, url, bootstrap_servers, topic, duration_s, processes)
@@ -343,12 +348,22 @@ def readable_ms(written: Written, seen_s: Mapping[str, float]) -> list[float]:
     return [(seen_s[key] - at_s) * 1000 for key, at_s in written.ended_s.items() if at_s >= started_s]
 
 
+@contextmanager
+def _database(kind: str) -> Iterator[sa.URL]:
+    if kind == POSTGRESQL:
+        with PostgresServer.start() as postgres:
+            yield postgres.url
+    else:
+        with MariaDbServer.start() as mariadb:
+            yield mariadb.create_database("bench")
+
+
 def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     results: dict[int, dict[str, list[Measured]]] = {number: {way: [] for way in ways} for number in workers}
     total = chosen.rounds * len(workers) * len(ways)
     with (
-        PostgresServer.start() as postgres,
+        _database(chosen.database) as database_url,
         broker_peers.emulator() as broker,
         show_progress(console, total) as progressed,
     ):
@@ -358,7 +373,7 @@ def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace)
                     measured = measure(
                         way,
                         number,
-                        postgres.url,
+                        database_url,
                         broker.bootstrap_servers,
                         chosen.duration_s,
                         processes=chosen.processes,
@@ -407,13 +422,14 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--linger-ms", type=int, default=0, metavar="MS", help="of `dualwrite publish` (default: %(default)s)"
     )
+    parser.add_argument("--database", choices=list(WAYS_ON), default=POSTGRESQL, help="(default: %(default)s)")
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; may be repeated")
     return parser
 
 
 def main() -> None:
     chosen = options().parse_args()
-    run(chosen.way or list(WAYS), chosen.workers or WORKERS, chosen)
+    run(chosen.way or WAYS_ON[chosen.database], chosen.workers or WORKERS, chosen)
 
 
 if __name__ == "__main__":

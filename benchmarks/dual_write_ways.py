@@ -177,7 +177,7 @@ def pooled(**settings: Any) -> Way:
     return way
 
 
-BY_THREADS: dict[str, Way] = {
+WITH_SQLALCHEMY: dict[str, Way] = {
     DATABASE: database_alone,
     KAFKA: kafka_alone,
     SEQUENCE: in_sequence,
@@ -187,6 +187,10 @@ BY_THREADS: dict[str, Way] = {
     POOL: pooled(),
     OUTBOXED: pooled(**PUBLISHED_APART),
     OUTBOXED_HERE: pooled(delivery=Outbox()),
+}
+"""The ways that do not depend on a driver: they run on MariaDB as well."""
+BY_THREADS: dict[str, Way] = {
+    **WITH_SQLALCHEMY,
     f"psycopg: {DATABASE}": psycopg_ways.database_alone,
     f"psycopg: {OUTBOX}": psycopg_ways.with_outbox,
     f"psycopg: {POOL}": psycopg_ways.dual_write(),

@@ -74,12 +74,11 @@ def costs_of(way: str, workers: int, server: PostgresServer, broker: RunningBrok
     create_tables(engine)
     cost = ServerCost(engine)
     url = server.url.render_as_string(hide_password=False)
-    libpq_url = server.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with new_topic(broker.bootstrap_servers) as topic:
         before = (cost.cpu_s(), broker.cpu_s(), cost.wal_bytes())
         relayed: AbstractContextManager[list[float]] = nullcontext([0.0])
         if way == _OUTBOX:
-            relayed = relay(libpq_url, broker.bootstrap_servers, topic)
+            relayed = relay(url, broker.bootstrap_servers, topic)
         elif way == _OUTBOXED:
             relayed = publisher(url, broker.bootstrap_servers)
         with relayed as relay_s:

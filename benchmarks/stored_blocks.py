@@ -116,8 +116,8 @@ class Servers:
         self.engine = sa.create_engine(self.postgres.url, poolclass=sa.NullPool)
 
     @property
-    def libpq_url(self) -> str:
-        return self.postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    def database_url(self) -> str:
+        return self.postgres.url.render_as_string(hide_password=False)
 
     def begin(self) -> Bytes:
         """Make empty tables, and begin a new stretch of the log, in which each page is logged whole once."""
@@ -135,9 +135,10 @@ def measure(servers: Servers, style: str, way: str, workers: int, duration_s: fl
     """Run the workers of one way, and its relay or its recovery."""
 
     def written(topic: str) -> Written:
-        url = servers.postgres.url.render_as_string(hide_password=False)
         name = f"psycopg: {WAYS[way]}" if style == "psycopg" else WAYS[way]
-        return run_way(name, workers, url, servers.broker.bootstrap_servers, topic, duration_s, processes)
+        return run_way(
+            name, workers, servers.database_url, servers.broker.bootstrap_servers, topic, duration_s, processes
+        )
 
     before = servers.begin()
     with new_topic(servers.broker.bootstrap_servers) as topic:
@@ -154,7 +155,7 @@ def _measure_there(servers: Servers, before: Bytes, way: str, topic: str, writte
         with ExitStack() as stack:
             if WAYS[way] == OUTBOX:
                 named = f"{PREFIX}relay-{uuid.uuid4().hex[:8]}" if way == IN_TRANSACTIONS else None
-                relay_cpu_s = stack.enter_context(relay(servers.libpq_url, address, topic, named))
+                relay_cpu_s = stack.enter_context(relay(servers.database_url, address, topic, named))
             done = written()
             reader.wait_for(set(done.ended_s))
     finally:
