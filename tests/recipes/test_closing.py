@@ -62,7 +62,7 @@ def on(*tiers: Tier) -> pytest.MarkDecorator:
 @pytest.fixture(autouse=True)
 def tries_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an attempt that fails, the background waits for longer than a test takes."""
-    monkeypatch.setattr(maintenance, "_BACKOFF_S", (3_600.0,))
+    monkeypatch.setattr(maintenance, "backoff_s", lambda *_: 3_600.0)
 
 
 class FirstAttempt:
@@ -254,7 +254,7 @@ def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, how: How
         from tests.recipes import test_closing as tested
         from dualwrite.recipes.pool import maintenance
 
-        maintenance._BACKOFF_S = (3_600.0,)
+        maintenance.backoff_s = lambda *_: 3_600.0
         servers = SimpleNamespace(bootstrap_servers={world.emulator.bootstrap_servers!r})
         url = sa.make_url({world.database.url.render_as_string(hide_password=False)!r})
         database = SimpleNamespace(engine=sa.create_engine(url), url=url)

@@ -130,6 +130,7 @@ def test_a_slot_is_taken_at_once_only_below_the_limit() -> None:
     shelf.end_turn(other)
     assert shelf.take_at_once(turn)
     assert turn.taken is slot
+    assert shelf.places().waiting == 0
 
 
 def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from dualwrite.decisions.by_row import commit_outcome, recovery_outcome
 from dualwrite.errors import (
@@ -34,10 +33,9 @@ from dualwrite.recipes.core.proof import Proof
 from dualwrite.recipes.core.repair import prove, verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.waiting import backoff_s
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
-
-_RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
@@ -267,21 +265,21 @@ class LostCommits:
         """Read the row under its lock, which waits until the lost commit has either happened or been dropped."""
         deadline_s = time.monotonic() + self._owned.resolve_timeout_ms / 1000
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, RowLockTimeoutError)
-        attempt = 0
+        failures = 0
         while True:
             remaining_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
             try:
                 return await self._read_locked(remaining_ms)
             except expected as error:
                 pass_on_signal(error)
-                backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
-                attempt += 1
-                if time.monotonic() + backoff_s >= deadline_s:
+                failures += 1
+                pause_s = backoff_s(failures)
+                if time.monotonic() + pause_s >= deadline_s:
                     raise self._outcome_unknown(
                         write, f"the database cannot be queried ({first_line(error)})"
                     ) from error
                 self._owned.telemetry.retried()
-                await self._sleep(backoff_s)
+                await self._sleep(pause_s)
 
     async def _read_locked(self, timeout_ms: int) -> PreparedTxnState:
         owned = self._owned

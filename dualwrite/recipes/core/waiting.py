@@ -25,6 +25,11 @@ ResultT = TypeVar("ResultT")
 AnyContext = AbstractContextManager[ResultT] | AbstractAsyncContextManager[ResultT]
 
 
+def backoff_s(failures: int) -> float:
+    """Return how long to wait before the next attempt: twice as long after each failure, up to 1.6 s."""
+    return 0.05 * 2.0 ** min(failures, 5)
+
+
 async def settled(value: Any) -> Any:
     """Return the result of a call, and await it first if it is an awaitable; a blocking call's result is a value.
 

@@ -22,6 +22,7 @@ from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transac
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import telemetry_of
+from dualwrite.recipes.core.waiting import backoff_s
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator
 from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
@@ -37,8 +38,6 @@ class Preparable(Protocol):
         """Do what each block needs of the outbox. Raises the errors with which it refuses blocks."""
 
 
-_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
 _SECONDS_AFTER_REFUSAL: Final = 60.0
 """How long after Kafka has refused a stored block for good to try again: only a person can change the refusal."""
 
@@ -46,10 +45,6 @@ _SECONDS_TO_STOP: Final = 5.0
 
 _MOMENT_S: Final = 0.02
 """How long to wait before looking again whether another task of this process has a slot in hand."""
-
-
-def _backoff_s(failures: int) -> float:
-    return _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
 
 
 class PoolMaintenance:
@@ -143,9 +138,7 @@ class PoolMaintenance:
 
     async def _renew_for_ever(self) -> None:
         failures = 0
-        while await self._goes_on_after(
-            min(_backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s
-        ):
+        while await self._goes_on_after(min(backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s):
             try:
                 await self.renew()
                 failures = 0
@@ -176,7 +169,7 @@ class PoolMaintenance:
             errors, sweep_errors = await self.resolve_once(due_s=time.monotonic(), sweeps=sweeps)
             if sweeps:
                 failures = failures + 1 if sweep_errors else 0
-                sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
+                sweep_at_s = time.monotonic() + (backoff_s(failures) if failures else self._heartbeat_s)
                 if not (errors or self._dead_refused or self._registry.places().set_aside):
                     self._counts.last_background_error = None
                     errors = await self._try_what_was_refused()
@@ -411,7 +404,7 @@ class PoolMaintenance:
             is_refused = isinstance(error, RecordsRefusedError)
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
-                pause_s = _SECONDS_AFTER_REFUSAL if is_refused else _backoff_s(slot.failures)
+                pause_s = _SECONDS_AFTER_REFUSAL if is_refused else backoff_s(slot.failures)
                 slot.not_before_s = time.monotonic() + pause_s
                 self._registry.put_aside(slot)
                 raise

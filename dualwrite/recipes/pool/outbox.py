@@ -30,10 +30,9 @@ from dualwrite.recipes.core.settings import StorePolicy
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, OutboxDatabase, Way
 from dualwrite.recipes.core.stored_blocks import assert_publishable
 from dualwrite.recipes.core.telemetry import telemetry_of
+from dualwrite.recipes.core.waiting import backoff_s
 
 _log = logging.getLogger(__name__)
-
-_RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 _MOST_SECONDS_TO_WAIT: Final = 1.0
 """How long a block waits for the end of a diversion, if the publisher asks for it. Nothing relies on it."""
@@ -251,7 +250,7 @@ class OutboxWrites:
     async def _resolve_in_time(self, write: DualWriteProgress) -> None:
         """Resolve the outcome. Raises OutcomeUnknown if that takes too long, and leaves it to the background."""
         deadline_s = time.monotonic() + self._resolve_timeout_ms / 1000
-        attempt = 0
+        failures = 0
         while True:
             try:
                 why = "its database transaction has not ended"
@@ -262,12 +261,12 @@ class OutboxWrites:
             except Exception as error:
                 pass_on_signal(error)
                 why = first_line(error)
-            backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
-            attempt += 1
-            if time.monotonic() + backoff_s >= deadline_s:
+            failures += 1
+            pause_s = backoff_s(failures)
+            if time.monotonic() + pause_s >= deadline_s:
                 raise self._outcome_unknown(f"{why}; the pool keeps querying in the background")
             self._telemetry.retried()
-            await self._sleep(backoff_s)
+            await self._sleep(pause_s)
 
     async def resolve(self, write: DualWriteProgress) -> bool:
         """Query once how the commit of a block has ended. Return whether that is known, and noted in `write`.

@@ -26,6 +26,7 @@ from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import HeldLease, Leases
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.telemetry import telemetry_of
+from dualwrite.recipes.core.waiting import backoff_s
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
 from dualwrite.recipes.pool.runtime import Background, Runtime
@@ -37,8 +38,6 @@ _SLOT: Final = 0
 
 _MOMENT_S: Final = 0.02
 """How often `recover` looks whether a round is over."""
-
-_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
 """How long after Kafka has refused a block for good to try again: only a person can change the refusal.
@@ -234,7 +233,7 @@ class OutboxPublisher:
         except Exception as error:
             self._failed(error)
             self._failures += 1
-            pause_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1]
+            pause_s = backoff_s(self._failures)
             await self._leave_to_others_in_time()
             await self._look_at_backlog()
         else:
