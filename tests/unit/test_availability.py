@@ -106,7 +106,9 @@ def test_an_ended_watch_is_started_again_by_a_refused_block() -> None:
 
 def test_closed() -> None:
     world = World()
+    world.watch.is_running = True
     world.availability.close()
+    assert not world.watch.is_running
     assert "neither side was changed" in world.note()
     assert (world.availability.is_away, world.watch.starts, world.changes) == (False, 0, [])
 

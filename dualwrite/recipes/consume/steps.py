@@ -176,8 +176,7 @@ class ConsumeSteps:
                 await self._recover()
             else:
                 count_consumed("written", len(batch))
-                if len(batch) == self._batch_size:
-                    self._batch_size = min(self._max_records, self._batch_size + 1 + self._batch_size // 8)
+                self._batch_size = min(self._max_records, self._batch_size + 1 + self._batch_size // 8)
 
     def _divide(self, records: Sequence[ConsumedRecord], refused: RefusedError) -> list[Sequence[ConsumedRecord]]:
         """Divide a refused batch; in smaller ones from now on, if it was too large."""

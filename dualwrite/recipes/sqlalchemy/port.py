@@ -63,7 +63,7 @@ class SqlAlchemyPort(OnConnection):
         await self._carry(self._transaction.close)
 
     def close_at_once(self) -> bool:
-        if self._carry is not here and self._transaction.has_open:
+        if self._carry is not here:
             return False
         self._transaction.close()
         return True

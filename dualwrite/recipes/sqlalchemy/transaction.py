@@ -61,11 +61,6 @@ class Binding:
         self._connection = connection
         self._owned = owned
 
-    @property
-    def is_open(self) -> bool:
-        """Whether `close` may have to wait."""
-        return self._owned
-
     def connect(self) -> sa.Connection:
         self.root = self._connection.get_transaction() or self._connection.begin()
         return self._connection
@@ -85,11 +80,6 @@ class _SessionBinding(Binding):
     def __init__(self, session: Session, *, owned: bool) -> None:
         self.session = self._session = session
         self._owned = owned
-
-    @property
-    def is_open(self) -> bool:
-        session = self._session
-        return self._owned and (session.in_transaction() or type(session).close is not Session.close)
 
     def connect(self) -> sa.Connection:
         connection = self._session.connection()
@@ -373,11 +363,6 @@ class SqlAlchemyTransaction:
     def holds_back(self) -> bool:
         """Whether the Session has statements that it has not sent yet."""
         return self.session is not None and not self.session._is_clean()  # noqa: SLF001 - as its own commit() asks
-
-    @property
-    def has_open(self) -> bool:
-        """Whether `close` may have to wait."""
-        return self._binding.is_open or self._is_left_out
 
     @property
     def _is_left_out(self) -> bool:
