@@ -120,6 +120,11 @@ async def test_our_own_statements_leave_no_prepared_ones_and_use_no_codec_of_the
             scenario.expected.append(str(number))
     named = await connection.fetch("SELECT statement FROM pg_prepared_statements")
     assert not [statement for (statement,) in named if "kafka_transaction" in statement]
+    await connection.execute("SET default_transaction_isolation = serializable")
+    driver.begin_at_read_committed(connection)
+    await driver.execute(connection, driver.begin_statement(connection))
+    (level,), _ = await driver.fetch(connection, "SHOW transaction_isolation", {})
+    assert tuple(level) == ("read committed",)
     await connection.close()
     scenario.assert_both_sides_agree()
 

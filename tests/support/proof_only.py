@@ -75,7 +75,6 @@ FILES: Final = frozenset(
         "tests/producer/test_late_requests.py",
         "tests/pytest_plugin/test_page_and_project.py",
         "tests/recipes/test_consume_blame.py",
-        "tests/recipes/test_consume_logs.py",
         "tests/recipes/test_repair_faces.py",
         "tests/recipes/test_diversion.py",
         "tests/recovery/test_beside_living_owners.py",

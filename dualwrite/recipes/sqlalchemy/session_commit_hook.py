@@ -34,16 +34,16 @@ class Follower(Protocol):
 class _Arrival(Binding):
     """A binding whose transaction the application ends: it has flushed and requested COMMIT."""
 
+    send_commit: Callable[[], None]
+
     def __init__(self, connection: sa.Connection) -> None:
         super().__init__(connection, owned=False)
         self.root = connection.get_transaction()
-        self.send_commit: Callable[[], None] | None = None
 
     def connect(self) -> sa.Connection:
         return self._connection
 
     def commit(self) -> None:
-        assert self.send_commit is not None, "COMMIT was not requested"
         self.send_commit()
 
     def rollback(self) -> None:
