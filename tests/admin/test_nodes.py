@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle, repeat
 from typing import Any
 
 import pytest
 
 from dualwrite.admin import TopicPartition, TransactionAdmin
 from dualwrite.broker_emulator import Delay, DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
+from dualwrite.client.admin.codec import Call
+from dualwrite.client.admin.driver import AdminTransport
 from dualwrite.errors import (
     AdminError,
+    Api,
     AuthorizationError,
     IncompleteAnswerError,
     KafkaTimeoutError,
@@ -329,6 +334,37 @@ def test_refusals_of_partitions(emulator: Emulator, admin: TransactionAdmin) -> 
         with pytest.raises(AuthorizationError, match="ALTER on the cluster"):
             admin.abort_transaction(partition, start_offset=0)
         producer.close(timeout_s=0)
+
+
+def let_metadata_have_no_brokers(monkeypatch: pytest.MonkeyPatch, answers: Iterator[bool]) -> None:
+    """Let brokers respond as Apache Kafka does just after its start, when it does not know of itself; True: so."""
+    request = AdminTransport.request
+
+    async def respond(transport: AdminTransport, node_id: int, call: Call[Any], deadline_s: float) -> Any:
+        response = await request(transport, node_id, call, deadline_s)
+        if call.api is Api.METADATA and next(answers):
+            return response._replace(cluster=replace(response.cluster, brokers=()))
+        return response
+
+    monkeypatch.setattr(AdminTransport, "request", respond)
+
+
+def test_a_broker_that_has_just_started_is_asked_again(
+    emulator: Emulator, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_metadata_have_no_brokers(monkeypatch, cycle([True, False]))
+    assert names(admin.list_transactions()) == IDS
+    assert len(admin.describe_features()) == 3
+    assert len(admin.describe_two_phase_commit()) == 3
+
+
+@pytest.mark.parametrize("call", ["list_transactions", "describe_features", "describe_two_phase_commit"])
+def test_metadata_without_brokers_is_not_an_empty_cluster(
+    emulator: Emulator, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    let_metadata_have_no_brokers(monkeypatch, repeat(True))
+    with pytest.raises(KafkaTimeoutError, match="does not know of any broker yet"):
+        getattr(admin, call)(timeout_ms=SOON_MS)
 
 
 def test_an_unreachable_cluster() -> None:

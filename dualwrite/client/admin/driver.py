@@ -275,13 +275,19 @@ class AdminDriver:
     async def metadata(
         self, topics: Sequence[str] | None, deadline_s: float, *, with_rights: bool = False
     ) -> ClusterMetadata:
-        """Request metadata from any broker that responds. Raises `KafkaTimeoutError`."""
+        """Request metadata from any broker that responds and knows of brokers. Raises `KafkaTimeoutError`.
+
+        A broker that has just started may respond before it knows of any, itself included: to go by that would be to
+        find nothing in the whole cluster.
+        """
         call = codec.metadata(topics, with_rights=with_rights)
         backoff = self.new_backoff()
         why: dict[str, str] = {}
         while True:
             try:
                 response = await self._transport.request(ANY_NODE, call, deadline_s)
+                if not response.cluster.brokers:
+                    raise NoResponseError("a broker has just started, and does not know of any broker yet")
             except NoResponseError as error:
                 _remember(why, "Metadata", error)
                 if not await self.pause(backoff, deadline_s):
