@@ -28,7 +28,7 @@ from dualwrite import DualWriter, PsycopgDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records import traces
 from dualwrite.errors import OutcomeUnknown
-from dualwrite.recipes.core import telemetry
+from dualwrite.recipes.core import metrics
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
 
@@ -173,8 +173,8 @@ def use_telemetry(*, used: bool) -> None:
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(Nowhere()))
     tracer = tracers.get_tracer("signals")
-    made = telemetry.Instruments(MeterProvider([InMemoryMetricReader()]).get_meter("signals"), tracer)
-    telemetry.instruments = lambda: made if used else None  # type: ignore[assignment]
+    made = metrics.Instruments(MeterProvider([InMemoryMetricReader()]).get_meter("signals"), tracer)
+    metrics.instruments = lambda: made if used else None  # type: ignore[assignment]
     traces.tracer = lambda: tracer if used else None  # type: ignore[assignment]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records import traces
-from dualwrite.recipes.core import telemetry
+from dualwrite.recipes.core import metrics
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.awaited import AwaitedScenario
@@ -45,9 +45,9 @@ def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    monkeypatch.setattr(telemetry, "_availabilities", {})  # of this test alone
+    monkeypatch.setattr(metrics.availabilities, "_by_id", {})  # of this test alone
     made = Heard()
-    monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
+    monkeypatch.setattr(metrics, "instruments", lambda: made.instruments)
     monkeypatch.setattr(traces, "tracer", lambda: made.tracer)
     return made
 

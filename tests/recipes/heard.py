@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dualwrite.recipes.core import telemetry
+from dualwrite.recipes.core.metrics import Instruments
 
 
 class Heard:
@@ -24,7 +24,7 @@ class Heard:
         tracers.add_span_processor(SimpleSpanProcessor(self._spans))
         meter = MeterProvider([self._reader]).get_meter("test")
         self.tracer = tracers.get_tracer("test")
-        self.instruments = telemetry.Instruments(meter, self.tracer, lambda: self.now_s)
+        self.instruments = Instruments(meter, self.tracer, lambda: self.now_s)
 
     def points(self, name: str) -> list[Any]:
         data = self._reader.get_metrics_data()

@@ -17,7 +17,7 @@ from dualwrite import guarded
 from dualwrite.client.records import traces
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.tracing import processing
-from dualwrite.recipes.core import telemetry
+from dualwrite.recipes.core import metrics, telemetry
 from dualwrite.recipes.core.slot import SlotState
 from spark_sink.driver import telemetry as of_spark
 from spark_sink.store.tables import Decided
@@ -86,9 +86,9 @@ def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def observe(monkeypatch: pytest.MonkeyPatch, provider: TracerProvider, meter: Any) -> None:
     tracer = provider.get_tracer("test")
-    made = telemetry.Instruments(meter, tracer)
+    made = metrics.Instruments(meter, tracer)
     monkeypatch.setattr(guarded, "_told", set())
-    monkeypatch.setattr(telemetry, "instruments", lambda: made)
+    monkeypatch.setattr(metrics, "instruments", lambda: made)
     monkeypatch.setattr(traces, "tracer", lambda: tracer)
     if isinstance(meter, Meter):
         monkeypatch.setattr(of_spark, "_instruments", lambda: of_spark.Instruments(meter))  # type: ignore[arg-type]

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 from dualwrite.broker_emulator import Error, Fault
 from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
-from dualwrite.recipes.core import blocking, telemetry
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.coordinator import PooledBlock
@@ -240,9 +241,9 @@ def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario
 
 
 def test_what_was_consumed_is_counted(heard: Heard) -> None:
-    telemetry.count_consumed("written", 3)
-    telemetry.count_consumed("poison", 1)
-    telemetry.count_consumed("written", 2)
+    count(Counted.CONSUMED, 3, outcome="written")
+    count(Counted.CONSUMED, outcome="poison")
+    count(Counted.CONSUMED, 2, outcome="written")
     assert heard.sums("dualwrite.consumed") == {"written": 5, "poison": 1}
 
 
@@ -250,9 +251,9 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
     program = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of\n"
-        "from dualwrite.recipes.core.telemetry import count_consumed\n"
+        "from dualwrite.recipes.core.metrics import Counted, count\n"
         "assert type(telemetry_of('x')) is Telemetry\n"
-        "count_consumed('written', 1)"
+        "count(Counted.CONSUMED, outcome='written')"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -10,7 +10,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 from dualwrite.client.records.traces import is_provided
-from dualwrite.recipes.core.telemetry import instruments
+from dualwrite.recipes.core.metrics import instruments
 
 early = instruments()
 assert not is_provided(early.prepare)

@@ -43,7 +43,7 @@ from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of
 from dualwrite.recipes.consume.faststream_placing import Placing, is_of_confluent
 from dualwrite.recipes.consume.steps import RefusedError, blames_records, divided, handle_each
 from dualwrite.recipes.consume.tracing import processing
-from dualwrite.recipes.core.telemetry import count_consumed
+from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 
 _log = logging.getLogger(__name__)
@@ -297,7 +297,7 @@ class ExactlyOnce:
                 with processing(record, self.group_id):
                     await poison(tx, record, error)
             self._moved([record])
-            count_consumed("poison", 1)
+            count(Counted.CONSUMED, outcome="poison")
             _log.error("record %s@%d was set aside", _name(record.topic_partition), record.offset, exc_info=error)
 
     async def _write_together(self, records: Sequence[ConsumedRecord]) -> None:
@@ -305,7 +305,7 @@ class ExactlyOnce:
             await self._move(tx, records)
             await handle_each(self._handle, tx, records, self.group_id)
         self._moved(records)
-        count_consumed("written", len(records))
+        count(Counted.CONSUMED, len(records), outcome="written")
 
     async def _move(self, tx: Any, records: Sequence[ConsumedRecord]) -> None:
         """Move the rows, before any other statement: a consumer that has lost the partition fails here."""

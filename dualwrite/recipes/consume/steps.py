@@ -29,8 +29,8 @@ from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 from dualwrite.recipes.consume.database_trouble import is_database_trouble
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.core.telemetry import count_consumed
 from dualwrite.recipes.core.waiting import entered, settled
 
 _log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class ConsumeSteps:
                 batches.extend(reversed(self._divide(batch, refused)))
                 await self._recover()
             else:
-                count_consumed("written", len(batch))
+                count(Counted.CONSUMED, len(batch), outcome="written")
                 self._batch_size = min(self._max_records, self._batch_size + 1 + self._batch_size // 8)
 
     def _divide(self, records: Sequence[ConsumedRecord], refused: RefusedError) -> list[Sequence[ConsumedRecord]]:
@@ -228,7 +228,7 @@ class ConsumeSteps:
                 await self._write_batch([record], lambda tx, _: poison(tx, record, error))
         except RefusedError as refused:
             raise refused.error from error
-        count_consumed("poison", 1)
+        count(Counted.CONSUMED, outcome="poison")
         _log.error("%s was set aside", _name(record), exc_info=error)
 
 

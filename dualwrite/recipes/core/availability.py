@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from dualwrite.errors import KafkaUnreachableError
 from dualwrite.recipes.core.kafka_watch import KafkaWatch
-from dualwrite.recipes.core.telemetry import forget_availability, observe_availability
+from dualwrite.recipes.core.metrics import availabilities
 
 if TYPE_CHECKING:
     from dualwrite.client.wire.cluster import ClusterSettings
@@ -62,7 +62,7 @@ class Availability:
         self._noted_by = 0
         """The process that noted `away`; a forked child knows nothing of Kafka yet."""
         if watch is not None:
-            observe_availability(self)
+            availabilities.add(self)
 
     @property
     def is_away(self) -> bool:
@@ -122,7 +122,7 @@ class Availability:
 
     def close(self) -> None:
         """Watch no longer."""
-        forget_availability(self)
+        availabilities.forget(self)
         with self._lock:
             self._is_closed = True
         if self._watch is not None:

@@ -26,6 +26,7 @@ from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict
+from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -52,7 +53,7 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
         except _AbortedMeanwhile:
             return await _take_over(owned, database, again=True)  # this time the log is read
     except PreparedTransactionLost:
-        owned.telemetry.lost()
+        count(Counted.LOST)
         raise
 
 
@@ -133,7 +134,7 @@ def _resolution(owned: OwnedId, row: PreparedTxnState, ongoing: PreparedTxnState
     outcome = recovery_outcome(row, ongoing)
     if outcome is not Outcome.NOTHING:
         _log.info("transactional id %s: prepared transaction %s %s", owned.transactional_id, ongoing, outcome)
-        owned.telemetry.recovered(outcome)
+        count(Counted.RECOVERED, outcome=outcome)
     return Resolution(owned.transactional_id, ongoing, outcome)
 
 
@@ -232,7 +233,7 @@ class LostCommits:
         _log.info(
             "transactional id %s: the commit of %s that got no response was %s", owned.transactional_id, ours, outcome
         )
-        owned.telemetry.recovered(outcome)
+        count(Counted.RECOVERED, outcome=outcome)
         write.outcome = outcome
         try:
             await owned.complete_kafka(ours, outcome)
@@ -278,7 +279,7 @@ class LostCommits:
                     raise self._outcome_unknown(
                         write, f"the database cannot be queried ({first_line(error)})"
                     ) from error
-                self._owned.telemetry.retried()
+                count(Counted.RETRIES)
                 await self._sleep(pause_s)
 
     async def _read_locked(self, timeout_ms: int) -> PreparedTxnState:

@@ -11,8 +11,8 @@ from dualwrite.errors import NoMarkerError, TransactionHangsError
 from dualwrite.guarantee import Tier
 from dualwrite.hanging import EndByHand, end_by_hand
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.metrics import Counted, TornEnd, count
 from dualwrite.recipes.core.owned_id import OwnedId
-from dualwrite.recipes.core.telemetry import TornEnd
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -38,7 +38,7 @@ def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerErr
 
 def hangs_before(owned: OwnedId, error: TransactionHangsError) -> TransactionHangsError:
     """Log and count that an earlier transaction hangs in a partition of the block; return the error to raise."""
-    owned.telemetry.torn(TornEnd.HANGING)
+    count(Counted.TORN, outcome=TornEnd.HANGING)
     earlier = PreparedTxnState(error.prepared_state)
     ends = end_by_hand(earlier, dict(zip(error.partitions, error.start_offsets, strict=True)))
     found = TransactionHangsError(

@@ -12,6 +12,7 @@ from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import HeldLease, checked_single_id
+from dualwrite.recipes.core.metrics import Tally
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
     OF_POOLS,
@@ -22,7 +23,6 @@ from dualwrite.recipes.core.settings import (
     store_policy,
 )
 from dualwrite.recipes.core.store import Database
-from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
 
 

@@ -14,6 +14,7 @@ from dualwrite.errors import NotProvenError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import (
     IS_OVER,
@@ -27,7 +28,6 @@ from dualwrite.recipes.core.proof import (
 from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.core.telemetry import count_unproven
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -99,7 +99,7 @@ def log_kept(transactional_id: str, row: PreparedTxnState) -> None:
 
 
 def _not_proven(transactional_id: str, row: PreparedTxnState, why: str) -> NotProvenError:
-    count_unproven()
+    count(Counted.UNPROVEN)
     return NotProvenError(
         f"cannot prove whether Kafka committed {row} of the outbox {transactional_id!r}, which the database has "
         f"decided: {why}. Nothing was changed: the database keeps the records, and blocks still add theirs, but "

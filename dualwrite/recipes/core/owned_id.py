@@ -25,11 +25,11 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.leases import HeldLease
+from dualwrite.recipes.core.metrics import Counted, Tally, count
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
-from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.core.waiting import Uninterrupted
 
@@ -261,7 +261,8 @@ class OwnedId:
             state,
             self.manifest,
         )
-        self.telemetry.repaired(published)
+        count(Counted.REPAIRED)
+        count(Counted.REPUBLISHED, published)
 
     async def _leave_unconfirmed(self, state: PreparedTxnState, outcome: Outcome) -> None:
         if outcome is Outcome.COMMITTED:

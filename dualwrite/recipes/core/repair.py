@@ -34,6 +34,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.last_batch import instead_of_loss, kept, log_kept, without_log
+from dualwrite.recipes.core.metrics import Counted, TornEnd, count
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import (
     IS_COMMITTED,
@@ -49,7 +50,6 @@ from dualwrite.recipes.core.proof import (
     verdict_in,
 )
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.core.telemetry import TornEnd, count_unproven
 
 if TYPE_CHECKING:
     from dualwrite.client.log.batches import StoredRecord
@@ -86,7 +86,7 @@ async def prove(
         ) from error
     if manifest is None:
         return await without_log(owned, database, row, text, "its state row has no manifest")
-    owned.telemetry.proved()
+    count(Counted.PROOFS)
     try:
         end = await owned.kafka.end_of(
             manifest, owned.resolve_timeout_ms, is_over=not owned.kafka.coordinator_is_ending
@@ -136,7 +136,7 @@ async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxn
     manifest = await _manifest_to_verify(owned, database, row)
     if manifest is None:
         return KNOWN
-    owned.telemetry.proved()
+    count(Counted.PROOFS)
     try:
         end = await _final_end(owned, manifest)
     except AuthorizationError as error:
@@ -180,7 +180,7 @@ async def _final_end(owned: OwnedId, manifest: Manifest) -> TransactionEnd:
 async def _aborted(owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd) -> Proof:
     """Return the proof, with the owed records, for a transaction that was aborted in at least one partition."""
     if end.is_visible:
-        owned.telemetry.torn(TornEnd.ABORTED)
+        count(Counted.TORN, outcome=TornEnd.ABORTED)
     verdict = None if end.is_visible else Verdict.ABORTED
     return Proof(is_over=True, owed=await _owed(owned, database, manifest, end), verdict=verdict)
 
@@ -192,7 +192,7 @@ def _not_yet(owned: OwnedId, error: OutcomeUnknown) -> KafkaTimeoutError:
 def _hangs(owned: OwnedId, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
     from dualwrite.recipes.core.hanging import log_hanging
 
-    owned.telemetry.torn(TornEnd.HANGING)
+    count(Counted.TORN, outcome=TornEnd.HANGING)
     return log_hanging(owned.transactional_id, row, error)
 
 
@@ -224,7 +224,7 @@ async def _assert_not_repaired(
 
 def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
     """Log and count a row's transaction whose end nothing can prove any more."""
-    count_unproven()
+    count(Counted.UNPROVEN)
     _log.error(_EVIDENCE_GONE, transactional_id, row, _places(end))
 
 

@@ -20,8 +20,8 @@ from dualwrite.guarantee import Guarantee
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+from dualwrite.recipes.core.metrics import Counted, NoManifest, count
 from dualwrite.recipes.core.owned_id import OwnedId
-from dualwrite.recipes.core.telemetry import NoManifest
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -119,7 +119,7 @@ class Repairability:
             self._refuse_without_text(manifest, write, owned)
             _log.warning(_NO_MANIFEST, owned.transactional_id, write.prepared_state, _reason(manifest))
         owned.tally.no_manifest += 1
-        owned.telemetry.wrote_no_manifest(_reason(manifest))
+        count(Counted.NO_MANIFEST, reason=_reason(manifest))
         return ""
 
     def _refuse_without_text(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> None:

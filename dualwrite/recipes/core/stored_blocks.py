@@ -27,6 +27,7 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import is_outbox
+from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import Placement, decode, encode
 from dualwrite.recipes.core.refused import OWED, UNKNOWN_TOPIC, NewTimestamps, RefusedBlock, is_refusal, remedy_of
@@ -350,7 +351,7 @@ class BlockStore:
         if not waiting.is_part:
             self._most_blocks = None
         owned.has_stored = waiting.is_part
-        owned.telemetry.published(len(waiting.records))
+        count(Counted.PUBLISHED, len(waiting.records))
         owned.telemetry.waits(waiting.blocks[-1].stored_at_ms if waiting.is_part else None)
         _log.log(
             logging.DEBUG if is_outbox(owned.transactional_id) else logging.INFO,  # there it is the usual way

@@ -37,7 +37,7 @@ from dualwrite.recipes.core.dual_write import (
 )
 from dualwrite.recipes.core.id_users import IdUse
 from dualwrite.recipes.core.leases import LeaseLostError, Leases
-from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, note_no_wait, observe_pool
+from dualwrite.recipes.core.metrics import Counted, count, now_s, pools, record_wait
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime
@@ -108,14 +108,14 @@ class PooledBlock:
         pool, turn = self._pool, self._turn
         if turn.taken is None:
             if pool.registry.take_at_once(turn):
-                note_no_wait(pool.prefix)
+                record_wait(pool.prefix, 0.0)
                 return
-            waiting = SlotWait(pool.prefix)
+            since_s = now_s()
             try:
                 await pool.wait_for_turn(turn)
                 await pool.take_slot(turn)
             finally:
-                waiting.over()
+                record_wait(pool.prefix, now_s() - since_s)
 
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
@@ -355,7 +355,7 @@ class PoolCoordinator:
         )
         self.leases_at_commit: Final = self._diverts
         availability.on_change = self._on_kafka_change
-        observe_pool(self)
+        pools.add(self)
 
     def status(self) -> PoolStatus:
         """Return the current numbers, and totals since the pool was created."""
@@ -471,7 +471,7 @@ class PoolCoordinator:
         if not turn.granted:
             self.registry.end_turn(turn)
             self.counts.timeouts += 1
-            count_timeout(self.prefix)
+            count(Counted.POOL_TIMEOUTS, prefix=self.prefix)
             raise self._timeout()
 
     def _timeout(self) -> PoolTimeoutError:
@@ -562,7 +562,7 @@ class PoolCoordinator:
     def forget(self) -> None:
         """Stop the background of a pool that was garbage-collected without `close`; its leases are left to expire."""
         if self.is_of_this_process:
-            forget_pool(self)  # its background has references to it until that has ended
+            pools.forget(self)  # its background has references to it until that has ended
             self.maintenance.begin_no_more()
             if self.outbox is not None:
                 self.outbox.begin_no_more()
@@ -575,7 +575,7 @@ class PoolCoordinator:
         try:
             await self._close(timeout_s)
         finally:
-            forget_pool(self)
+            pools.forget(self)
 
     async def _close(self, timeout_s: float) -> None:
         self.registry.close()

@@ -23,6 +23,7 @@ from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
 from dualwrite.recipes.core.leases import diversion_of, outbox_id_of
+from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.record_block import encode
@@ -265,7 +266,7 @@ class OutboxWrites:
             pause_s = backoff_s(failures)
             if time.monotonic() + pause_s >= deadline_s:
                 raise self._outcome_unknown(f"{why}; the pool keeps querying in the background")
-            self._telemetry.retried()
+            count(Counted.RETRIES)
             await self._sleep(pause_s)
 
     async def resolve(self, write: DualWriteProgress) -> bool:
@@ -289,7 +290,7 @@ class OutboxWrites:
             raise
         write.outcome = Outcome.STORED if committed else Outcome.ROLLED_BACK
         self._forget(write)
-        self._telemetry.recovered(write.outcome)
+        count(Counted.RECOVERED, outcome=write.outcome)
         _log.info("outbox %s: the lost commit of a block was %s", self.transactional_id, write.outcome)
         return True
 

@@ -49,6 +49,7 @@ from dualwrite.recipes.core.judge import refusal_by_row
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.last_batch import kept
 from dualwrite.recipes.core.leases import is_outbox
+from dualwrite.recipes.core.metrics import Counted, TornEnd, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.proof import Verdict, manifest_of, noted_text
 from dualwrite.recipes.core.refused import OWED
@@ -56,7 +57,6 @@ from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, to_
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
-from dualwrite.recipes.core.telemetry import TornEnd, telemetry_of
 from dualwrite.recipes.recovery.plan import (
     CHANGES,
     PROVEN_BY_LOG,
@@ -382,7 +382,7 @@ class RecoveryService:
             return replace(seen, is_given_up=True)
         if again.finding is Finding.OTHER_OPEN:
             return again  # it is ended first
-        telemetry_of(seen.transactional_id).torn(TornEnd.HANGING)
+        count(Counted.TORN, outcome=TornEnd.HANGING)
         raise log_hanging(seen.transactional_id, seen.stored, error) from error
 
     def _resolve(self, seen: Seen, *, apply: bool) -> Found:
