@@ -157,7 +157,7 @@ def test_a_consumer_that_knows_of_no_membership_writes_nothing() -> None:
     """Its heartbeats in the background have found out; Kafka would take such offsets."""
     tx: Any = None
     with pytest.raises(PartitionTakenOverError, match="no longer a member of group 'movers'"):
-        blocking.run(OffsetsInTransaction().move(tx, GROUP, {TopicPartition("in", 0): 1}))
+        blocking.run(OffsetsInTransaction().move(tx, GROUP, {TopicPartition("in", 0): 1}, {}))
 
 
 def test_the_database_is_away_while_partitions_are_assigned(
@@ -199,13 +199,13 @@ def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Dat
         blocking.run(offsets.start(consumer, []))
     partition = TopicPartition("in", 0)
     with writer.transaction() as tx:
-        blocking.run(quick.move(tx, GROUP, {partition: 1}))
+        blocking.run(quick.move(tx, GROUP, {partition: 1}, {}))
     with pytest.raises(PartitionTakenOverError, match="expected at no offset"), writer.transaction() as tx:
-        blocking.run(slow.move(tx, GROUP, {partition: 1}))
+        blocking.run(slow.move(tx, GROUP, {partition: 1}, {}))
     blocking.run(slow.start(consumer, [partition]))
     with writer.transaction() as tx:
         quick.moved({partition: 1})
-        blocking.run(quick.move(tx, GROUP, {partition: 5}))
+        blocking.run(quick.move(tx, GROUP, {partition: 5}, {}))
     with pytest.raises(PartitionTakenOverError, match="expected at 1"), writer.transaction() as tx:
-        blocking.run(slow.move(tx, GROUP, {partition: 9}))
+        blocking.run(slow.move(tx, GROUP, {partition: 9}, {}))
     site.close()

@@ -107,7 +107,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(faststream, "_FIRST_PAUSE_S", 0)
+    monkeypatch.setattr(faststream, "FIRST_PAUSE_S", 0)
     monkeypatch.setattr(Placing, "positions", AsyncMock(return_value={}))  # there is no log to look at
     database = SqliteDatabase(tmp_path)
     yield Site(database, emulator)

@@ -203,6 +203,11 @@ def first_offsets(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int
     return first
 
 
+def offsets_behind(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int]:
+    """Return the offset behind the last record of each partition."""
+    return {record.topic_partition: record.offset + 1 for record in records}
+
+
 def _replaced(partition: TopicPartition, expected: int, found: int, why: str) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
         f"{why}; nothing was written: {_ON_PURPOSE}",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import sqlalchemy as sa
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 MAX_NAME_LENGTH: Final = 255
 """The longest name of a group or a topic, in characters. Kafka limits topics to 249."""
-
-NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 metadata = sa.MetaData()
 
@@ -116,7 +113,7 @@ class OffsetPlace(Protocol):
         tx: DualWrite,
         membership: ConsumerGroupMetadata,
         next_offsets: Mapping[TopicPartition, int],
-        topic_ids: Mapping[str, str] = NO_IDS,
+        topic_ids: Mapping[str, str],
     ) -> None:
         """Make the offsets part of the dual write. Raises PartitionTakenOverError."""
 
@@ -236,7 +233,7 @@ class OffsetsInDatabase:
         tx: DualWrite,
         membership: ConsumerGroupMetadata,
         next_offsets: Mapping[TopicPartition, int],
-        topic_ids: Mapping[str, str] = NO_IDS,
+        topic_ids: Mapping[str, str],
     ) -> None:
         connection = _connection_of(tx)
         for partition in sorted(next_offsets):  # in the same order in every consumer, which rules out deadlocks
@@ -329,7 +326,7 @@ class OffsetsInTransaction:
         tx: DualWrite,
         membership: ConsumerGroupMetadata,
         next_offsets: Mapping[TopicPartition, int],
-        topic_ids: Mapping[str, str] = NO_IDS,
+        topic_ids: Mapping[str, str],
     ) -> None:
         if membership.generation_id < 0:  # the group coordinator accepts offsets without a generation from any client
             raise PartitionTakenOverError(

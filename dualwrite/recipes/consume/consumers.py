@@ -47,6 +47,9 @@ class ConsumedRecord:
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}@{self.offset}"
+
 
 class Batch(NamedTuple):
     """The records of one poll, and the group membership under which they were fetched.

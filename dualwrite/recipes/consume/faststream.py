@@ -37,10 +37,16 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartitio
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler
-from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, await_response, first_offsets
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, await_response, first_offsets, offsets_behind
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of_kafka_python
-from dualwrite.recipes.consume.faststream_placing import Placing, is_of_confluent
+from dualwrite.recipes.consume.faststream_placing import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Placing,
+    is_of_confluent,
+    seek_one,
+)
 from dualwrite.recipes.consume.steps import RefusedError, blames_records, divided, handle_each
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.metrics import Counted, count
@@ -50,9 +56,6 @@ _log = logging.getLogger(__name__)
 
 _NOT_BY_FASTSTREAM: Final = "by its dual write"
 """The mark of a message that FastStream must take for acknowledged, so that it commits no offset for it."""
-
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
 
 
 class Message(Protocol):
@@ -98,7 +101,7 @@ class ExactlyOnce:
         """Offsets of the first delivered records that are not known to be written."""
         self._sees_receipts = True
         """Whether no middleware can drop a message before it is noted here."""
-        self._placing = Placing(group_id, offsets, WriterTopicIds(writer, await_response), _seek_one)
+        self._placing = Placing(group_id, offsets, WriterTopicIds(writer, await_response))
         self._busy: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
         """The busy partitions of which a later message was refused."""
@@ -225,7 +228,7 @@ class ExactlyOnce:
             self._unwritten.pop(partition, None)
             self._followed.pop(partition, None)
         self._unwritten.update({each: self._next[each] for each in self._refused & first.keys()})
-        after = _next_offsets(records)
+        after = offsets_behind(records)
         ahead = {each: self._next[each] for each in first if self._next[each] > after[each]}
         if ahead:  # the message began before the row; everything up to the row is written
             await self._seek(message, ahead)
@@ -298,7 +301,7 @@ class ExactlyOnce:
                     await poison(tx, record, error)
             self._moved([record])
             count(Counted.CONSUMED, outcome="poison")
-            _log.error("record %s@%d was set aside", _name(record.topic_partition), record.offset, exc_info=error)
+            _log.error("record %s was set aside", record, exc_info=error)
 
     async def _write_together(self, records: Sequence[ConsumedRecord]) -> None:
         async with self._writer.transaction() as tx:
@@ -310,10 +313,10 @@ class ExactlyOnce:
     async def _move(self, tx: Any, records: Sequence[ConsumedRecord]) -> None:
         """Move the rows, before any other statement: a consumer that has lost the partition fails here."""
         membership = ConsumerGroupMetadata(self.group_id)
-        await self._offsets.move(tx, membership, _next_offsets(records), self._placing.topic_ids)
+        await self._offsets.move(tx, membership, offsets_behind(records), self._placing.topic_ids)
 
     def _moved(self, records: Sequence[ConsumedRecord]) -> None:
-        moved = _next_offsets(records)
+        moved = offsets_behind(records)
         self._offsets.moved(moved)
         self._next.update(moved)
 
@@ -326,7 +329,7 @@ class ExactlyOnce:
 
     async def _pause(self) -> None:
         """Wait a moment, longer with each failure, so that a record that cannot be written does not fill the log."""
-        pause_s = min(_FIRST_PAUSE_S * 2**self._failures, _LONGEST_PAUSE_S)
+        pause_s = min(FIRST_PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
         self._failures += 1
         await asyncio.sleep(pause_s)
 
@@ -334,7 +337,7 @@ class ExactlyOnce:
         """Move the consumer to these offsets; skip a partition that it has lost to another consumer."""
         for partition, offset in positions.items():
             try:
-                await _seek_one(message.consumer, partition, offset)
+                await seek_one(message.consumer, partition, offset)
             except Exception as error:  # of the library: the next delivery is compared with the row
                 _log.info("%s could not be rewound to offset %d: %s", _name(partition), offset, error)
             else:
@@ -389,15 +392,6 @@ class _Headerless:
         return getattr(self._record, name)
 
 
-async def _seek_one(consumer: Any, partition: TopicPartition, offset: int) -> None:
-    if is_of_confluent(consumer):
-        await consumer.seek(topic=partition.topic, partition=partition.partition, offset=offset)
-        return
-    from aiokafka import TopicPartition as Partition
-
-    consumer.seek(Partition(*partition), offset)
-
-
 def _membership(message: Message) -> ConsumerGroupMetadata:
     if is_of_confluent(message.consumer):
         return group_of(message.consumer.consumer.consumer_group_metadata())
@@ -407,10 +401,6 @@ def _membership(message: Message) -> ConsumerGroupMetadata:
 def _records_of(raw: Any) -> list[ConsumedRecord]:
     several = raw if isinstance(raw, tuple) else (raw,)
     return [of_confluent(each) if callable(each.topic) else of_kafka_python(each) for each in several]
-
-
-def _next_offsets(records: Sequence[ConsumedRecord]) -> dict[TopicPartition, int]:
-    return {record.topic_partition: record.offset + 1 for record in records}
 
 
 def _name(partition: TopicPartition) -> str:

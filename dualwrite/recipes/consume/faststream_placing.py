@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from dualwrite.client.records.record import TopicPartition
@@ -22,23 +22,19 @@ from dualwrite.recipes.core import blocking
 
 _log = logging.getLogger("dualwrite.recipes.consume.faststream")
 
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
 _TIMEOUT_S: Final = 30
-
-Seek = Callable[[Any, TopicPartition, int], Awaitable[None]]
-"""Moves FastStream's consumer, of either library, to an offset of a partition."""
 
 
 class Placing:
     """Places one subscriber, which `subscribe` makes."""
 
-    def __init__(self, group_id: str, offsets: OffsetsInDatabase, look_up: TopicIdLookup, seek: Seek) -> None:
+    def __init__(self, group_id: str, offsets: OffsetsInDatabase, look_up: TopicIdLookup) -> None:
         self.group_id: Final = group_id
         self.subscriber: Any = None
         self._offsets = offsets.of_one_consumer()
         self._logs = ConsumedLogs(self, look_up)  # type: ignore[arg-type]  # asks for bounds and the cluster only
-        self._seek = seek
         self._assigned: set[TopicPartition] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._replaced: set[TopicPartition] = set()
@@ -102,13 +98,13 @@ class Placing:
             task.add_done_callback(self._tasks.discard)
 
     async def _place_until_done(self, consumer: Any, partitions: set[TopicPartition]) -> None:
-        pause_s = _FIRST_PAUSE_S
+        pause_s = FIRST_PAUSE_S
         while self.subscriber.consumer is consumer and (partitions := partitions & self._assigned):
             try:
                 for partition, offset in (await self.positions(partitions)).items():
                     await _wait_for_position(consumer, partition)
                     if partition in self._assigned:
-                        await self._seek(consumer, partition, offset)
+                        await seek_one(consumer, partition, offset)
             except ConsumedLogReplacedError as error:
                 _log.error("%s", error)
                 return
@@ -117,7 +113,7 @@ class Placing:
             else:
                 return
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the rows of those partitions that have one. Raises ConsumedLogReplacedError."""
@@ -170,6 +166,16 @@ class Placing:
 def is_of_confluent(consumer: Any) -> bool:
     """Return whether a consumer is FastStream's wrapper around a confluent-kafka consumer."""
     return hasattr(consumer, "consumer")
+
+
+async def seek_one(consumer: Any, partition: TopicPartition, offset: int) -> None:
+    """Move FastStream's consumer, of either library, to an offset of a partition."""
+    if is_of_confluent(consumer):
+        await consumer.seek(topic=partition.topic, partition=partition.partition, offset=offset)
+        return
+    from aiokafka import TopicPartition as Partition
+
+    consumer.seek(Partition(*partition), offset)
 
 
 async def _wait_for_position(consumer: Any, partition: TopicPartition) -> None:

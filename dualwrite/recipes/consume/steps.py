@@ -23,7 +23,7 @@ from dualwrite.errors import (
 )
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome, note_outcome
-from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets
+from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets, offsets_behind
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 from dualwrite.recipes.consume.database_trouble import is_database_trouble
@@ -191,7 +191,7 @@ class ConsumeSteps:
         self, records: Sequence[ConsumedRecord], handle: Callable[[Any, Iterable[ConsumedRecord]], object]
     ) -> None:
         """Write a batch in one dual write, its offsets first: a fenced consumer fails before any other statement."""
-        next_offsets = _next_offsets(records)
+        next_offsets = offsets_behind(records)
         is_about_records = False
         try:
             async with entered(self._writer.transaction()) as tx:
@@ -229,7 +229,7 @@ class ConsumeSteps:
         except RefusedError as refused:
             raise refused.error from error
         count(Counted.CONSUMED, outcome="poison")
-        _log.error("%s was set aside", _name(record), exc_info=error)
+        _log.error("record %s was set aside", record, exc_info=error)
 
 
 async def handle_each(handle: Handle, tx: DualWrite, records: Iterable[ConsumedRecord], group_id: str) -> None:
@@ -259,14 +259,6 @@ def divided(records: Sequence[ConsumedRecord], index: int | None) -> list[Sequen
     else:
         parts = [records[:index], records[index : index + 1], records[index + 1 :]]
     return [part for part in parts if part]
-
-
-def _next_offsets(records: Iterable[ConsumedRecord]) -> Mapping[TopicPartition, int]:
-    return {record.topic_partition: record.offset + 1 for record in records}
-
-
-def _name(record: ConsumedRecord) -> str:
-    return f"record {record.topic}-{record.partition}@{record.offset}"
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
