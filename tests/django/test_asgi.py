@@ -52,19 +52,7 @@ async def return_at_once(scope: Any, receive: Any, send: Any) -> None:
     """Act as an application that ignores unknown scopes."""
 
 
-async def leave_after_the_start(scope: Any, receive: Any, send: Any) -> None:
-    await receive()
-    await send({"type": "lifespan.startup.complete"})
-
-
-async def leave_without_an_answer(scope: Any, receive: Any, send: Any) -> None:
-    await leave_after_the_start(scope, receive, send)
-    await receive()
-
-
-@pytest.mark.parametrize(
-    "application", [djangos, refuse, return_at_once, leave_after_the_start, leave_without_an_answer]
-)
+@pytest.mark.parametrize("application", [djangos, refuse, return_at_once])
 def test_the_ids_are_given_back_when_the_server_ends(shop: Shop, application: Any) -> None:
     with shop.atomic():
         shop.put(1)

@@ -30,6 +30,8 @@ __all__ = ["with_lifespan"]
 _LAST: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 """The last events that an application sends."""
 
+_close_pools: Final = sync_to_async(close_at_exit, thread_sensitive=False)
+
 
 def with_lifespan(application: Callable[[Any, Any, Any], Awaitable[None]]) -> ASGI3Application:
     """Return an application that closes the pools of the process when the server ends, after the last request.
@@ -38,56 +40,41 @@ def with_lifespan(application: Callable[[Any, Any, Any], Awaitable[None]]) -> AS
     """
 
     async def with_its_end(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] == "lifespan":
-            await _Lifespan(receive, send).run(application, scope)
-        else:
+        if scope["type"] != "lifespan":
             await application(scope, receive, send)
+        elif not await _has_lifespan(application, scope, receive, send):
+            await receive()
+            await send(LifespanStartupCompleteEvent(type="lifespan.startup.complete"))
+            await receive()
+            await _close_pools()
+            await send(LifespanShutdownCompleteEvent(type="lifespan.shutdown.complete"))
 
     return with_its_end
 
 
-class _Lifespan:
-    """The events of one lifespan, on their way to an application that may not support it."""
+async def _has_lifespan(
+    application: Callable[[Any, Any, Any], Awaitable[None]],
+    scope: Scope,
+    receive: ASGIReceiveCallable,
+    send: ASGISendCallable,
+) -> bool:
+    """Pass the lifespan to the application; close the pools before its last event. Return whether it takes one."""
+    has_received = False
 
-    def __init__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        self._from_server = receive
-        self._to_server = send
-        self._is_known = False
-        """Whether the application has asked for an event."""
-        self._unanswered: str | None = None
-        self._is_over = False
+    async def receive_noted() -> ASGIReceiveEvent:
+        nonlocal has_received
+        has_received = True
+        return await receive()
 
-    async def run(self, application: Callable[[Any, Any, Any], Awaitable[None]], scope: Scope) -> None:
-        """Pass the events to the application, and answer those that it leaves unanswered."""
-        try:
-            await application(scope, self._receive, self._send)
-        except Exception:
-            if self._is_known:
-                await _close_pools()
-                raise
-            # Django raises ValueError for an unknown scope, as ASGI requires
-        while not self._is_over:
-            await self._answer()
-
-    async def _receive(self) -> ASGIReceiveEvent:
-        self._is_known = True
-        event = await self._from_server()
-        self._unanswered = event["type"]
-        return event
-
-    async def _send(self, event: ASGISendEvent) -> None:
-        self._unanswered = None
+    async def send_last(event: ASGISendEvent) -> None:
         if event["type"] in _LAST:
             await _close_pools()
-            self._is_over = True
-        await self._to_server(event)
+        await send(event)
 
-    async def _answer(self) -> None:
-        if (self._unanswered or (await self._receive())["type"]) == "lifespan.shutdown":
-            await self._send(LifespanShutdownCompleteEvent(type="lifespan.shutdown.complete"))
-        else:
-            await self._send(LifespanStartupCompleteEvent(type="lifespan.startup.complete"))
-
-
-async def _close_pools() -> None:
-    await sync_to_async(close_at_exit, thread_sensitive=False)()
+    try:
+        await application(scope, receive_noted, send_last)
+    except Exception:  # Django raises ValueError for an unknown scope, as ASGI requires
+        if has_received:
+            await _close_pools()
+            raise
+    return has_received

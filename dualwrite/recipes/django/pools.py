@@ -19,10 +19,6 @@ _log = logging.getLogger(__name__)
 
 SETTING: Final = "DUALWRITE"
 
-_NOT_FOR_DJANGO: Final = {
-    "transactional_id": "a pool makes its ids from `prefix`",
-}
-
 _CLOSE_WITHIN_S: Final = 5.0
 """How long the end of a process waits for other threads to commit."""
 
@@ -61,9 +57,11 @@ def pool_of(wrapper: Database) -> Pool:
 def new_pool(wrapper: Database) -> Pool:
     """Make a pool from the settings of a connection's alias; it connects to nothing yet. Raises ConfigError."""
     given = settings_of(wrapper.alias)
-    for name, why in _NOT_FOR_DJANGO.items():
-        if name in given:
-            raise ConfigError(f"{SETTING}[{wrapper.alias!r}] has {name}, which cannot be set here: {why}")
+    if "transactional_id" in given:
+        raise ConfigError(
+            f"{SETTING}[{wrapper.alias!r}] has transactional_id, which cannot be set here: a pool makes its ids from "
+            "`prefix`"
+        )
     return wrapper.new_writer_pool({"prefix": f"django-{wrapper.alias}"} | given)
 
 
