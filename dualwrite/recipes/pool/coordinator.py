@@ -43,7 +43,7 @@ from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator, PoolSettings
 from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry, Turn
-from dualwrite.recipes.pool.status import Counts, PoolStatus
+from dualwrite.recipes.pool.status import Counts, PoolStatus, described
 
 _log = logging.getLogger(__name__)
 
@@ -334,7 +334,6 @@ class PoolCoordinator:
         self._new_coordinator = new_coordinator
         self._runtime = runtime
         self.availability: Final = availability
-        self._diverts = settings.diverts
         self.registry: Final = SlotRegistry(settings.max_writers)
         self.counts: Final = Counts()
         self._tally = settings.tally
@@ -353,19 +352,39 @@ class PoolCoordinator:
             outbox=self.outbox,
             needs_slots=self.outbox is None or settings.diverts,
         )
-        self.leases_at_commit: Final = self._diverts
+        self.leases_at_commit: Final = settings.diverts
         availability.on_change = self._on_kafka_change
         pools.add(self)
 
     def status(self) -> PoolStatus:
         """Return the current numbers, and totals since the pool was created."""
-        return self.counts.status(
-            self._max_writers,
-            self.registry.places(),
-            self._tally,
-            self.availability.away,
-            self.maintenance.refused_of_dead,
-            self.outbox,
+        counts, places, away, outbox = self.counts, self.registry.places(), self.availability.away, self.outbox
+        refused = None if outbox is None else outbox.refused
+        backlog = None if outbox is None else outbox.writes.backlog
+        problem = None if outbox is None else outbox.last_error
+        return PoolStatus(
+            max_writers=self._max_writers,
+            in_use=places.in_use,
+            idle=places.idle,
+            waiting=places.waiting,
+            set_aside=places.set_aside,
+            leased_total=counts.leased,
+            lost_total=counts.lost,
+            moved_total=counts.moved,
+            recovered_total=counts.recovered,
+            timeouts_total=counts.timeouts,
+            background_failures_total=counts.background_failures,
+            last_background_error=counts.last_background_error or (None if problem is None else described(problem)),
+            is_diverted=outbox is not None and outbox.writes.is_diverted,
+            refused=places.refused + self.maintenance.refused_of_dead + (() if refused is None else (refused,)),
+            kafka_away_since_s=None if away is None else away.since_s,
+            kafka_problem=None if away is None else away.problem,
+            no_manifest_total=self._tally.no_manifest,
+            unproven_total=self._tally.unproven,
+            publishes_outbox=outbox is not None and outbox.publishes,
+            outbox_blocks=0 if backlog is None else backlog.blocks,
+            refusal=counts.refusal,
+            needs_kafka=outbox is None,
         )
 
     # ---- blocks ---------------------------------------------------------------------------------------------
@@ -374,7 +393,7 @@ class PoolCoordinator:
         """Return a block, which has not begun yet."""
         if self.outbox is None:
             return PooledBlock(self)
-        return (DivertedBlock if self._diverts else OutboxBlock)(self, self.outbox)
+        return (DivertedBlock if self.leases_at_commit else OutboxBlock)(self, self.outbox)
 
     def start(self) -> None:
         """Start the background; harmless when repeated."""
@@ -414,7 +433,7 @@ class PoolCoordinator:
         assert_unpatched()
         await self.connect()
         if self.outbox is not None:
-            await (self.outbox.prepare() if self._diverts else self.outbox.get_ready())
+            await (self.outbox.prepare() if self.leases_at_commit else self.outbox.get_ready())
 
     async def connect(self) -> None:
         """Await `connect_first`, once."""

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
@@ -23,20 +23,13 @@ from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.core.waiting import backoff_s
+from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator
 from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
 from dualwrite.recipes.pool.status import Counts
 
 _log = logging.getLogger(__name__)
-
-
-class Preparable(Protocol):
-    """An outbox."""
-
-    async def prepare_again(self) -> None:
-        """Do what each block needs of the outbox. Raises the errors with which it refuses blocks."""
-
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
 """How long after Kafka has refused a stored block for good to try again: only a person can change the refusal."""
@@ -61,7 +54,7 @@ class PoolMaintenance:
         new_coordinator: NewCoordinator,
         runtime: Runtime,
         availability: Availability,
-        outbox: Preparable | None,
+        outbox: OutboxPublisher | None,
         needs_slots: bool,
     ) -> None:
         """`outbox`, and an id if blocks have `needs_slots`, are tried in the background after a block was refused."""

@@ -89,8 +89,8 @@ class OutboxPublisher:
         """Whether the coordinator has completed the open transaction, and has had no error since."""
         self._refused_until_s = 0.0
         """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
-        self._refused: RefusedBlock | None = None
-        """The refused block, until it is published, or another process is found to publish."""
+        self.refused: RefusedBlock | None = None
+        """The oldest block, if Kafka has refused it for good, until it is published, or another process publishes."""
         self._has_added = False
         """Whether blocks are likely to wait: this process has added some, or the last batch was not empty."""
         self._was_not_empty = False
@@ -132,11 +132,6 @@ class OutboxPublisher:
         """Whether this process publishes now."""
         return self._coordinator is not None
 
-    @property
-    def refused(self) -> RefusedBlock | None:
-        """The oldest block, if Kafka has refused it for good, as far as this process knows."""
-        return self._refused
-
     def wake(self) -> None:
         """Look for work, because Kafka has come back, or has gone."""
         self._bell.ring()
@@ -150,26 +145,22 @@ class OutboxPublisher:
         """Get ready for a block. Raises StoreFullError if the backlog exceeds a limit."""
         self.writes.assert_not_full()
         if not self._is_prepared:
-            await self._be_prepared()
+            await self.prepare()
 
     async def prepare(self) -> None:
-        """Prepare the database, once."""
+        """Create the tables and the state row, once: each task would need a connection of its own for it."""
         if not self._is_prepared:
-            await self._be_prepared()
+            async with self._preparing:
+                if not self._is_prepared:  # by the first task
+                    await self.writes.prepare()
+                    await self._leases.every_lease()
+                    self._is_prepared = True
 
     async def prepare_again(self) -> None:
         """Do what each block needs of the outbox, after one was refused. Raises StoreFullError, and as `prepare`."""
         self.writes.assert_not_full()
         self._is_prepared = False
-        await self._be_prepared()
-
-    async def _be_prepared(self) -> None:
-        """Create the tables and the state row, once: each task would need a connection of its own for it."""
-        async with self._preparing:
-            if not self._is_prepared:  # by the first task
-                await self.writes.prepare()
-                await self._leases.every_lease()
-                self._is_prepared = True
+        await self.prepare()
 
     # ---- loops ----------------------------------------------------------------------------------------------
 
@@ -227,7 +218,7 @@ class OutboxPublisher:
             if isinstance(error, NotProvenError) and not isinstance(self.last_error, NotProvenError):
                 _log.error("%s", error)
             if self._coordinator is not None:
-                self._refused = self._coordinator.refused
+                self.refused = self._coordinator.refused
             self.last_error = error
             pause_s = self._idle_s
         except Exception as error:
@@ -378,8 +369,8 @@ class OutboxPublisher:
             self._failed(error)
 
     def _forget_refused(self) -> None:
-        if self._refused is not None:
-            self._refused = None
+        if self.refused is not None:
+            self.refused = None
             telemetry_of(self.writes.transactional_id).refused(is_refused=False)
 
     async def _part_with_slot(self, *, holds_lease: bool) -> None:
@@ -454,7 +445,7 @@ class OutboxPublisher:
 
         Raises the error of the last attempt, and IllegalStateError if the background has ended.
         """
-        await self._be_prepared()
+        await self.prepare()
         if not self._settings.publishes:
             return []
         self.start()

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.core.availability import Away
 from dualwrite.recipes.core.refused import RefusedBlock
-from dualwrite.recipes.core.store import Backlog
-from dualwrite.recipes.core.tally import Tally
-from dualwrite.recipes.pool.slots import Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +65,6 @@ class PoolStatus:
         return self.refusal or (self.kafka_problem if self.needs_kafka else None)
 
 
-class _Writes(Protocol):
-    @property
-    def backlog(self) -> Backlog | None: ...
-    @property
-    def is_diverted(self) -> bool: ...
-
-
-class OutboxNow(Protocol):
-    """The status of an outbox."""
-
-    @property
-    def publishes(self) -> bool: ...
-    @property
-    def refused(self) -> RefusedBlock | None: ...
-    @property
-    def last_error(self) -> Exception | None: ...
-    @property
-    def writes(self) -> _Writes: ...
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 @dataclass(slots=True)
 class Counts:
     """The totals since a pool was created."""
@@ -115,41 +86,8 @@ class Counts:
 
         found = refusal_of(error)
         if found.stops_writers:
-            self.refusal = f"{found.name}: {_described(error)}"
+            self.refusal = f"{found.name}: {described(error)}"
 
-    def status(
-        self,
-        max_writers: int,
-        places: Places,
-        tally: Tally,
-        away: Away | None,
-        refused_of_dead: tuple[RefusedBlock, ...],
-        outbox: OutboxNow | None,
-    ) -> PoolStatus:
-        refused = None if outbox is None else outbox.refused
-        backlog = None if outbox is None else outbox.writes.backlog
-        problem = None if outbox is None else outbox.last_error
-        return PoolStatus(
-            max_writers=max_writers,
-            in_use=places.in_use,
-            idle=places.idle,
-            waiting=places.waiting,
-            set_aside=places.set_aside,
-            leased_total=self.leased,
-            lost_total=self.lost,
-            moved_total=self.moved,
-            recovered_total=self.recovered,
-            timeouts_total=self.timeouts,
-            background_failures_total=self.background_failures,
-            last_background_error=self.last_background_error or (None if problem is None else _described(problem)),
-            is_diverted=outbox is not None and outbox.writes.is_diverted,
-            refused=places.refused + refused_of_dead + (() if refused is None else (refused,)),
-            kafka_away_since_s=None if away is None else away.since_s,
-            kafka_problem=None if away is None else away.problem,
-            no_manifest_total=tally.no_manifest,
-            unproven_total=tally.unproven,
-            publishes_outbox=outbox is not None and outbox.publishes,
-            outbox_blocks=0 if backlog is None else backlog.blocks,
-            refusal=self.refusal,
-            needs_kafka=outbox is None,
-        )
+
+def described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
