@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import asyncpg
 
 from dualwrite.errors import StateTableError, TransactionDoomedError
-from dualwrite.recipes.core.waiting import interrupted_by
+from dualwrite.recipes.core.waiting import shield
 from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
@@ -252,7 +252,7 @@ class AsyncpgCommitMessage(CommitMessage):
         """Send the message. Raises an error with `was_refused` if the server is known not to have reached COMMIT."""
         if self.raw.is_closed():
             self.was_refused = True
-        await interrupted_by(self._drop, self._exchange())
+        await shield(self._exchange(), self._drop)  # asyncpg would send a cancel request
 
     async def _exchange(self) -> None:
         raw = self.raw

@@ -211,18 +211,15 @@ class LostCommits:
 
     async def resolve(self) -> Resolution:
         """Read the row and complete Kafka accordingly. Raises OutcomeUnknown if the row cannot be read."""
-        return await self._resolve_by(await self._read_row(self._in_question))
+        return await self.resolve_by(await self._read_row(self._in_question))
 
     @property
     def _in_question(self) -> DualWriteProgress:
         assert self.unresolved is not None, "UNRESOLVED always comes with the dual write in question"
         return self.unresolved
 
-    async def resolve_in(self, database: DatabaseTransaction, row: PreparedTxnState) -> Resolution:
-        """Complete Kafka by the row, which `database` has locked and read."""
-        return await self._resolve_by(row)
-
-    async def _resolve_by(self, row: PreparedTxnState) -> Resolution:
+    async def resolve_by(self, row: PreparedTxnState) -> Resolution:
+        """Complete Kafka by the row, which was read under its lock."""
         owned, write = self._owned, self._in_question
         ours = write.prepared_state
         outcome = commit_outcome(row, ours=ours, previous=write.locked_row)

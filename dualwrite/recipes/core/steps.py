@@ -74,7 +74,7 @@ class DualWriteSteps:
         if self._slot.state is SlotState.UNRESOLVED:
             # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
             with suppress(PreparedTransactionLost):  # as in get_ready()
-                await self._lost_commits.resolve_in(database, row)
+                await self._lost_commits.resolve_by(row)
             owned.assert_usable()
         return row
 

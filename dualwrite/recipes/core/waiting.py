@@ -60,8 +60,11 @@ async def direct(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
     return await steps
 
 
-async def shield(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry out steps in a separate task, which cancellations of the current task never reach."""
+async def shield(steps: Coroutine[Any, Any, ResultT], on_cancellation: Callable[[], object] = lambda: None) -> ResultT:
+    """Carry out steps in a separate task, which cancellations of the current task never reach.
+
+    Each of them calls `on_cancellation`.
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -73,26 +76,7 @@ async def shield(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
             await asyncio.wait([task])
         except asyncio.CancelledError as cancelled:
             interruption = cancelled
-    if interruption is not None:
-        raise interruption from (None if task.cancelled() else task.exception())
-    return task.result()
-
-
-async def interrupted_by(interrupt: Callable[[], bool], steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry out `steps` in a task that no cancellation reaches unless `interrupt` returns False.
-
-    asyncpg sends a cancel request whenever the task that waits for it is cancelled. So a cancellation calls `interrupt`
-    instead, which drops the connection and returns True; if it returns False, the steps are cancelled as usual.
-    """
-    task = asyncio.get_running_loop().create_task(steps)
-    interruption: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as cancelled:
-            interruption = cancelled
-            if not interrupt():
-                task.cancel()
+            on_cancellation()
     if interruption is not None:
         raise interruption from (None if task.cancelled() else task.exception())
     return task.result()
