@@ -132,16 +132,24 @@ class PooledBlock:
             self._pool.assert_of_this_process()
             carries_records = await flush_block(write)
             if carries_records:
-                if self._pool.availability.away is not None:
-                    self._pool.assert_present()
-                await self.take_slot()
+                await self._prepare_to_commit(write)
         except BaseException:
             await roll_back_database(write)
             raise
         if carries_records:
-            await self._commit_under_slot(write)
+            await self._commit_records(write)
         else:
             await commit_database_alone(write)
+
+    async def _prepare_to_commit(self, write: DualWriteProgress) -> None:
+        """Do what comes before the commit of a block with records. If it raises, the block is rolled back."""
+        if self._pool.availability.away is not None:
+            self._pool.assert_present()
+        await self.take_slot()
+
+    async def _commit_records(self, write: DualWriteProgress) -> None:
+        """Commit a block with records, or roll it back and raise the reason."""
+        await self._commit_under_slot(write)
 
     async def roll_back(self, write: DualWriteProgress) -> None:
         """Roll the database back; Kafka has received nothing yet."""
@@ -220,31 +228,22 @@ class OutboxBlock(PooledBlock):
         if self._pool.is_of_this_process:
             self._pool.end_block(self)
 
-    async def _commit(self, write: DualWriteProgress) -> None:
-        """Commit the database with the records in it, or roll back and raise the reason."""
-        writes = self._outbox.writes
-        try:
-            self._pool.assert_of_this_process()
-            carries_records = await flush_block(write)
-            if carries_records:
-                await writes.add(write)
-        except BaseException:
-            await roll_back_database(write)
-            raise
-        if carries_records:
-            await writes.decide(write)
-        else:
-            await commit_database_alone(write)
+    async def _prepare_to_commit(self, write: DualWriteProgress) -> None:
+        await self._outbox.writes.add(write)
+
+    async def _commit_records(self, write: DualWriteProgress) -> None:
+        await self._outbox.writes.decide(write)
 
 
 class DivertedBlock(PooledBlock):
     """One block of a pool that goes to an outbox while Kafka is away."""
 
-    __slots__ = ("_outbox",)
+    __slots__ = ("_is_diverted", "_outbox")
 
     def __init__(self, pool: PoolCoordinator, outbox: OutboxPublisher) -> None:
         super().__init__(pool)
         self._outbox = outbox
+        self._is_diverted = False
 
     async def _get_ready(self) -> None:
         pool = self._pool
@@ -262,25 +261,19 @@ class DivertedBlock(PooledBlock):
         except KafkaUnreachableError as error:
             pass_on_signal(error)
 
-    async def _commit(self, write: DualWriteProgress) -> None:
-        """Commit both sides, or the database with the records in it; or roll back both and raise the reason."""
-        try:
-            self._pool.assert_of_this_process()
-            carries_records = await flush_block(write)
-            is_diverted = carries_records and await self._is_diverted(write)
-        except BaseException:
-            await roll_back_database(write)
-            raise
-        if not carries_records:
-            await commit_database_alone(write)
-        elif is_diverted:
-            await self._divert(write, None)
-        else:
-            why = await self._commit_under_slot(write, diverts=not write.records.has_offsets)
-            if why is not None:
-                await self._divert(write, why)
+    async def _prepare_to_commit(self, write: DualWriteProgress) -> None:
+        self._is_diverted = await self._goes_to_outbox(write)
 
-    async def _is_diverted(self, write: DualWriteProgress) -> bool:
+    async def _commit_records(self, write: DualWriteProgress) -> None:
+        """Commit both sides, or the database with the records in it; or roll back both and raise the reason."""
+        if self._is_diverted:
+            await self._divert(write, None)
+            return
+        why = await self._commit_under_slot(write, diverts=not write.records.has_offsets)
+        if why is not None:
+            await self._divert(write, why)
+
+    async def _goes_to_outbox(self, write: DualWriteProgress) -> bool:
         """Return whether the block goes to the outbox; else it has a slot."""
         pool = self._pool
         if write.records.has_offsets:  # their group could go on without the records

@@ -181,7 +181,7 @@ class PoolMaintenance:
         if places.set_aside and not self._availability.is_away:
             try:
                 await self.renew()  # so as not to fence a process that has taken a slot meanwhile
-                errors += (await self._resolve_ours())[1]
+                errors += (await self._resolve_set_aside())[1]
             except Exception as error:
                 errors.append(error)
         for failure in errors:
@@ -343,7 +343,7 @@ class PoolMaintenance:
 
     async def _recover(self) -> list[Resolution]:
         self._dead_refused.clear()
-        ours, our_errors = await self._resolve_ours()
+        ours, our_errors = await self._resolve_set_aside()
         theirs, their_errors = await self._sweep()
         errors = our_errors + their_errors
         if errors:
@@ -354,13 +354,10 @@ class PoolMaintenance:
             raise errors[0]
         return ours + theirs
 
-    async def _resolve_ours(self) -> tuple[list[Resolution], list[Exception]]:
-        """Make one attempt at each slot of this process that is aside."""
-        return await self._resolve_set_aside(due_s=None)
-
     async def _resolve_set_aside(
-        self, *, due_s: float | None, gives_way: bool = False
+        self, *, due_s: float | None = None, gives_way: bool = False
     ) -> tuple[list[Resolution], list[Exception]]:
+        """Make one attempt at each slot of this process that is aside, and due at `due_s`."""
         found: list[Resolution] = []
         errors: list[Exception] = []
         hand = Hand()
