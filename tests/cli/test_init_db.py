@@ -41,19 +41,18 @@ else:
 """
 
 REVISION = """
-from alembic import op
-import dualwrite.recipes.sqlalchemy.migrations  # noqa: F401 - registers the operations
+from dualwrite.recipes.sqlalchemy.migrations import *
 
 revision = "1"
 down_revision = None
 
 
 def upgrade():
-    op.create_dualwrite_tables()
+    create_dualwrite_tables()
 
 
 def downgrade():
-    op.drop_dualwrite_tables()
+    drop_dualwrite_tables()
 """
 
 
@@ -149,19 +148,18 @@ def test_a_migration_with_the_table_of_consumers(migrations: Config, database: D
 
 
 SECOND_REVISION = """
-from alembic import op
-import dualwrite.recipes.sqlalchemy.migrations  # noqa: F401 - registers the operations
+from dualwrite.recipes.sqlalchemy.migrations import *
 
 revision = "2"
 down_revision = "1"
 
 
 def upgrade():
-    op.create_dualwrite_outbox_table()
+    create_dualwrite_outbox_table()
 
 
 def downgrade():
-    op.drop_dualwrite_outbox_table()
+    drop_dualwrite_outbox_table()
 """
 
 
