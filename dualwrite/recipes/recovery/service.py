@@ -56,7 +56,7 @@ from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, to_send
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
-from dualwrite.recipes.core.store import Database, DatabaseTransaction
+from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.recovery.plan import (
     CHANGES,
     PROVEN_BY_LOG,
@@ -101,7 +101,6 @@ Progress = Callable[[int, int], None]
 """Called after each id with the number of ids done and the number of all."""
 
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
-_ADMIN_ONLY: Final = "default_api_timeout_ms"
 
 
 class _LeftAlone(Exception):  # noqa: N818 - it ends an examination, and is no error
@@ -175,9 +174,9 @@ class RecoveryService:
         self._lock_timeout_ms = lock_timeout_ms
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._connection = (
-            {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
-        )
+        if "default_api_timeout_ms" in settings:
+            raise ConfigError("default_api_timeout_ms cannot be set here: use timeout_ms")
+        self._connection: dict[str, Any] = {"unreachable_timeout_ms": None, **settings, "max_block_ms": timeout_ms}
         self._policy = replace(
             STORES_NOTHING, partitioner=KafkaSettings("checked-before-use", self._connection).config.partitioner
         )
@@ -507,11 +506,11 @@ class RecoveryService:
         )
 
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
-        database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
+        kind = SqlAlchemyDatabase if seen.is_ours else _WithoutSuffix
         publishes_outbox = is_outbox(seen.transactional_id) and has_outbox_table(self._engine, self._pinned)
         return DualWriteCoordinator(
             seen.transactional_id,
-            database=database if seen.is_ours else _WithoutSuffix(database),
+            database=kind(self._engine, create_table=False, schema=self._schema, only_recovers=True),
             kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._connection).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
@@ -608,25 +607,12 @@ def _not_read_yet(now: Seen) -> RetriableError:
     )
 
 
-class _WithoutSuffix:
-    """A database that adds no suffix, to lock a row for an id that is not of this database."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        return self._database.errors
+class _WithoutSuffix(SqlAlchemyDatabase):
+    """The database without its suffix, to lock a row for an id that is not of this database."""
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        await self._database.ensure_row(transactional_id)
+        await super().ensure_row(transactional_id)
         return AS_GIVEN
-
-    async def begin(self) -> DatabaseTransaction:
-        return await self._database.begin()
-
-    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        await self._database.make_durable(transactional_id, row, timeout_ms=timeout_ms)
 
 
 _NEEDS_READING: Final = (Action.NOT_PROVEN, Action.PUBLISH_AGAIN, Action.TAKE_OUT)
@@ -674,9 +660,3 @@ def _several(name: str, given: Iterable[str]) -> Collection[str]:
     if isinstance(given, str):
         raise ConfigError(f"{name} takes a collection of transactional ids, not the string {given!r}")
     return tuple(map(exact, given))
-
-
-def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    if name in settings:
-        raise ConfigError(f"{name} cannot be set here: use timeout_ms")
-    return dict(settings)
