@@ -22,7 +22,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.outcome import Outcome
@@ -30,7 +30,7 @@ from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.waiting import AnyContext, entered
+from dualwrite.recipes.core.waiting import entered
 
 Inside = Literal["join", "savepoint", "refuse"]
 """The effect of a call inside another dual write of the same writer."""
@@ -41,37 +41,16 @@ P = ParamSpec("P")
 SelfT = TypeVar("SelfT")
 ResultT = TypeVar("ResultT")
 TxT = TypeVar("TxT", bound=DualWrite)
-TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
 
 Body = Callable[[Any], Awaitable[Any]]
 """The decorated function with all its arguments except the dual write."""
 
 
-class OpenBlocks(Protocol[TxT_co]):
-    """The blocks of a writer."""
+class _Decorator(Generic[TxT]):
+    """The part that both decorators share: their settings, and the steps of a call."""
 
-    @property
-    def current(self) -> TxT_co | None:
-        """The innermost block that the caller is in; None outside."""
-
-
-class Writer(Protocol[TxT_co]):
-    """A writer or a pool, for threads or for asyncio."""
-
-    backend: Any
-
-    @property
-    def blocks(self) -> OpenBlocks[TxT_co]: ...
-
-    def scope(self) -> AnyContext[TxT_co]:
-        """Return the block of a new dual write."""
-
-
-class _Calls:
-    """The steps of calling functions with the same settings; shared by both decorators."""
-
-    def __init__(self, writer: Writer[Any], *, retries: int, inside: Inside) -> None:
-        """Raise ConfigError for unknown settings, and for those that the backend does not support."""
+    def __init__(self, writer: Any, *, retries: int = 0, inside: Inside = "join") -> None:
+        """Take a writer of either kind. Raise ConfigError for settings that are unknown, or not for its backend."""
         if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
             raise ConfigError(f"retries takes a whole number of at least 0, not {retries!r}")
         if inside not in get_args(Inside):
@@ -82,7 +61,7 @@ class _Calls:
         self._retries = retries
         self._inside = inside
 
-    async def run(self, body: Body) -> Any:
+    async def _run(self, body: Body) -> Any:
         """Run `body` in a dual write, and return its result."""
         outer = self._writer.blocks.current
         if outer is None:
@@ -117,7 +96,7 @@ class _Calls:
             tried += 1
 
 
-class Transactional(Generic[TxT]):
+class Transactional(_Decorator[TxT]):
     """The decorator `writer.transactional`: use it as it is, or call it with settings first.
 
     The function takes the dual write as its parameter `tx`, which is its first, or its second after `self` or `cls`;
@@ -136,10 +115,6 @@ class Transactional(Generic[TxT]):
     Raises ConfigError for a function without `tx`, for coroutine functions and for generators, and for "savepoint"
     if the database has no savepoints.
     """
-
-    def __init__(self, writer: Writer[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
-        self._writer = writer
-        self._calls = _Calls(writer, retries=retries, inside=inside)
 
     @overload
     def __call__(self, function: Callable[Concatenate[TxT, P], ResultT], /) -> Callable[P, ResultT]: ...
@@ -168,13 +143,13 @@ class Transactional(Generic[TxT]):
             async def body(tx: Any) -> Any:
                 return function(*args[:position], tx, *args[position:], **kwargs)
 
-            return blocking.run(self._calls.run(body))
+            return blocking.run(self._run(body))
 
         dual_write.__signature__ = signature  # type: ignore[attr-defined]
         return dual_write
 
 
-class AsyncTransactional(Generic[TxT]):
+class AsyncTransactional(_Decorator[TxT]):
     """The decorator `writer.transactional` for coroutine functions: use it as it is, or call it with settings first.
 
     As `Transactional`: the same parameter `tx`, settings, rules and errors. A call is inside another dual write if its
@@ -182,10 +157,6 @@ class AsyncTransactional(Generic[TxT]):
 
     Raises ConfigError for a function without `tx`, and for anything but a coroutine function.
     """
-
-    def __init__(self, writer: Writer[TxT], *, retries: int = 0, inside: Inside = "join") -> None:
-        self._writer = writer
-        self._calls = _Calls(writer, retries=retries, inside=inside)
 
     @overload
     def __call__(
@@ -213,7 +184,7 @@ class AsyncTransactional(Generic[TxT]):
 
         @wraps(function)
         async def dual_write(*args: Any, **kwargs: Any) -> Any:
-            return await self._calls.run(lambda tx: function(*args[:position], tx, *args[position:], **kwargs))
+            return await self._run(lambda tx: function(*args[:position], tx, *args[position:], **kwargs))
 
         dual_write.__signature__ = signature  # type: ignore[attr-defined]
         return dual_write

@@ -35,10 +35,10 @@ from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.leases import Leases, outbox_prefix_of
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, OutboxDatabase
-from dualwrite.recipes.core.task_turns import TaskTurns
-from dualwrite.recipes.core.thread_turns import ThreadTurns
+from dualwrite.recipes.core.task_turns import TaskTurns, UseByTask
+from dualwrite.recipes.core.thread_turns import ThreadTurns, UseByBlock
 from dualwrite.recipes.core.waiting import Waiting
-from dualwrite.recipes.pool.coordinator import PoolCoordinator
+from dualwrite.recipes.pool.coordinator import PoolCoordinator, PooledBlock
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime, TaskRuntime, ThreadRuntime
 from dualwrite.recipes.pool.settings import PoolSettings
@@ -51,30 +51,11 @@ TxT = TypeVar("TxT", bound=DualWrite)
 TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
 
 
-class Use(Protocol):
-    """One block's use of a transactional id."""
+Use = UseByBlock | UseByTask | PooledBlock
+"""One block's use of a transactional id."""
 
-    def enter(self) -> None:
-        """Begin the use. The caller must `leave` even if this raises IllegalStateError or FencedError."""
-
-    @property
-    def needs_slot_early(self) -> bool:
-        """Whether `take_slot` must be called before a transaction takes the snapshot that it keeps."""
-
-    async def get_ready(self) -> None:
-        """Prepare for the block, before its database transaction begins."""
-
-    async def take_slot(self) -> None:
-        """Acquire a transactional id."""
-
-    async def commit(self, write: DualWriteProgress) -> None:
-        """Commit both sides, or roll back both and raise the reason."""
-
-    async def roll_back(self, write: DualWriteProgress) -> None:
-        """Roll back both sides."""
-
-    def leave(self) -> None:
-        """Release the id for other blocks; harmless when repeated."""
+Slots = ThreadTurns | TaskTurns | PoolCoordinator
+"""A slot policy in operation: assigns transactional ids to the dual writes of one writer."""
 
 
 class Backend(Protocol[BindT_contra, TxT_co]):
@@ -367,9 +348,6 @@ class _AsyncScope(Generic[TxT]):
 
 
 # ---- faces -------------------------------------------------------------------------------------------------------
-
-Slots = ThreadTurns | TaskTurns | PoolCoordinator
-"""A slot policy in operation: assigns transactional ids to the dual writes of one writer."""
 
 
 class _Writer(Generic[BindT, TxT]):

@@ -7,7 +7,7 @@ transaction, the buffered records, and the state row and outcome as far as they 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -205,6 +205,17 @@ async def commit_database_alone(write: DualWriteProgress) -> None:
                 write.outcome = None  # no row shows the outcome
         raise
     write.outcome = Outcome.COMMITTED
+
+
+async def commit_at_end(
+    write: DualWriteProgress, commit_records: Callable[[DualWriteProgress], Awaitable[None]]
+) -> None:
+    """Commit a transaction that its owner ends itself; without Kafka if no record is left."""
+    if write.records:
+        await commit_records(write)
+    else:
+        await flush_block(write)
+        await commit_database_alone(write)
 
 
 async def roll_back_database(write: DualWriteProgress) -> None:

@@ -17,6 +17,8 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.dual_write import (
     DualWrite,
+    DualWriteProgress,
+    commit_at_end,
     commit_database_alone,
     flush_block,
     note_rollback,
@@ -101,7 +103,7 @@ class DjangoDualWrite(DualWrite):
             raise IllegalStateError(_OF_THE_PARENT)
         write = self.progress
         try:
-            self._commit()
+            blocking.run(commit_at_end(write, self._commit_records))
         except BaseException as error:
             if write.outcome is None and not write.database.commit_was_sent:
                 blocking.run(roll_back_database(write))
@@ -110,7 +112,7 @@ class DjangoDualWrite(DualWrite):
         finally:
             self.leave()
 
-    def _commit(self) -> None:
+    async def _commit_records(self, write: DualWriteProgress) -> None:
         raise NotImplementedError
 
     def drop(self) -> None:
@@ -142,9 +144,8 @@ class PublishedWrite(DjangoDualWrite):
         super().__init__(begun, records)
         self._slots = pool.slots
 
-    def _commit(self) -> None:
-        write = self.progress
-        blocking.run(self._slots.commit_in_turn(write) if write.records else _commit_alone(self))
+    async def _commit_records(self, write: DualWriteProgress) -> None:
+        await self._slots.commit_in_turn(write)
 
 
 class CapturedWrite(DjangoDualWrite):
@@ -155,16 +156,12 @@ class CapturedWrite(DjangoDualWrite):
         super().__init__(begun, records)
         self._captured = captured
 
-    def _commit(self) -> None:
+    async def _commit_records(self, write: DualWriteProgress) -> None:
         if self._captured is None:
             raise IllegalStateError(_OF_A_TEST)
-        blocking.run(_commit_alone(self))
+        await flush_block(write)
+        await commit_database_alone(write)
         self._captured(self.entries)
-
-
-async def _commit_alone(write: DjangoDualWrite) -> None:
-    await flush_block(write.progress)
-    await commit_database_alone(write.progress)
 
 
 _OF_THE_PARENT: Final = (

@@ -20,8 +20,7 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -36,17 +35,16 @@ from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.dual_write import (
     ENDED_PAST,
     DualWrite,
-    commit_database_alone,
-    flush_block,
+    commit_at_end,
     note_rollback,
     roll_back_database,
 )
 from dualwrite.recipes.core.store import ended_past
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction
 from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, transaction_on, watch
-from dualwrite.recipes.writer import Slots
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 
 __all__ = ["current_dual_write", "dual_write_sessions", "send"]
 
@@ -55,18 +53,8 @@ _log = logging.getLogger(__name__)
 AnySession = Session | scoped_session[Any]
 
 
-class SessionWriter(Protocol):
-    """Carries out the dual writes of Sessions: a writer or a pool on SQLAlchemy, for threads or for asyncio."""
-
-    @property
-    def backend(self) -> SqlAlchemyBackend: ...
-
-    @property
-    def slots(self) -> Slots: ...
-
-    @property
-    def new_records(self) -> Callable[[], RecordBuffer]: ...
-
+SessionWriter = DualWriter | AsyncDualWriter
+"""Carries out the dual writes of Sessions."""
 
 # By the class of the sessions; each sessionmaker has its own class
 _writers: weakref.WeakKeyDictionary[type[Session], SessionWriter] = weakref.WeakKeyDictionary()
@@ -264,10 +252,7 @@ class _SessionWrite(DualWrite):
         """Commit both sides, because COMMIT was requested."""
         write, carry_out = self.progress, self._writer.backend.carry_out
         try:
-            if write.records:
-                carry_out(self._writer.slots.commit_in_turn(write))
-            else:
-                carry_out(self._commit_alone())
+            carry_out(commit_at_end(write, self._writer.slots.commit_in_turn))
         except BaseException as error:
             if write.outcome is None and not write.database.commit_was_sent:
                 carry_out(roll_back_database(write))
@@ -277,11 +262,6 @@ class _SessionWrite(DualWrite):
             raise
         finally:
             write.records.close()
-
-    async def _commit_alone(self) -> None:
-        """Commit without Kafka, because every record was rolled back with a savepoint."""
-        await flush_block(self.progress)
-        await commit_database_alone(self.progress)
 
     def drop(self) -> None:
         """Drop the records, because the transaction is rolled back."""

@@ -30,6 +30,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
     ON_CONNECTION,
     after_statement,
+    autocommit,
     commits_by_itself,
     deciding,
     ended_past_sqlalchemy,
@@ -353,7 +354,7 @@ class SqlAlchemyTransaction:
         if ON_CONNECTION in vars(self.connection):
             raise IllegalStateError(_INSIDE_ANOTHER)
         if commits_by_itself(self.connection.dialect, self._dbapi_connection, self.driver):
-            raise IllegalStateError(_AUTOCOMMIT)
+            raise autocommit()
 
     @property
     def is_over(self) -> bool:
@@ -647,10 +648,6 @@ class SqlAlchemyTransaction:
             raise IllegalStateError(_SECOND_DATABASE)
 
 
-_AUTOCOMMIT = (
-    "the database connection is in autocommit mode, in which each statement is a transaction of its own; "
-    "nothing was written: use a connection with transactions for dual writes"
-)
 _NESTED = (
     "a dual write commits the whole database transaction and so cannot start inside a savepoint; "
     "nothing was written: release the savepoint first"
