@@ -35,8 +35,7 @@ from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.leases import Leases, outbox_prefix_of
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, OutboxDatabase
-from dualwrite.recipes.core.task_turns import TaskTurns, UseByTask
-from dualwrite.recipes.core.thread_turns import ThreadTurns, UseByBlock
+from dualwrite.recipes.core.turns import TaskTurns, ThreadTurns, UseByBlock, UseByTask
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.coordinator import PoolCoordinator, PooledBlock
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher

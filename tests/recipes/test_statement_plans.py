@@ -17,9 +17,9 @@ from dualwrite.recipes.postgres.transaction import _schema
 from dualwrite.recipes.sql.outbox_statements import PostgresOutbox
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
-from dualwrite.recipes.sqlalchemy.on_others import OnMySql
 from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.steps import OnMySql
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.recipes.outboxes import forgetful

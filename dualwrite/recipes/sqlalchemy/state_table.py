@@ -29,9 +29,8 @@ from dualwrite.recipes.sqlalchemy.drivers import Carry, deciding, here
 from dualwrite.recipes.sqlalchemy.engines import engine_without_pool, is_mysql, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import INSERT_TIMEOUT_MS, LOCK_TIMEOUTS, error_code, lock_wait_limit
-from dualwrite.recipes.sqlalchemy.on_others import OnMySql, OnOthers, OnSqlite
-from dualwrite.recipes.sqlalchemy.on_postgres import OnPostgres
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
+from dualwrite.recipes.sqlalchemy.steps import OnMySql, OnOthers, OnPostgres, OnSqlite
 from dualwrite.recipes.sqlalchemy.tables import (
     create_missing,
     ensure_identity,

@@ -1,13 +1,16 @@
-"""The steps of a dual write on MySQL, MariaDB, SQLite and any other database of SQLAlchemy's but PostgreSQL."""
+"""The steps of a dual write in the transaction of a Connection of SQLAlchemy, on each database."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import ClassVar, Final
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, Final
 
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import is_outbox
@@ -20,12 +23,23 @@ from dualwrite.recipes.core.store import (
     state_in,
     stayed_locked,
 )
-from dualwrite.recipes.sql import state_statements
+from dualwrite.recipes.sql import postgres, state_statements
+from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, SqlOfSteps
-from dualwrite.recipes.sql.pinned_tables import PinnedStatements
+from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements
+from dualwrite.recipes.sql.postgres_steps import PostgresSteps
 from dualwrite.recipes.sql.sqlite import sync
-from dualwrite.recipes.sqlalchemy.drivers import assert_holds_locks, autocommit
+from dualwrite.recipes.sqlalchemy.drivers import (
+    Carry,
+    assert_holds_locks,
+    autocommit,
+    commit_message,
+    driver_connection,
+    ended_past_sqlalchemy,
+    here,
+    value_past_sqlalchemy,
+)
 from dualwrite.recipes.sqlalchemy.examination import file_of
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     LOCK_TIMEOUTS,
@@ -36,7 +50,113 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     lock_wait_limit,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
-from dualwrite.recipes.sqlalchemy.port import SqlAlchemyPort
+from dualwrite.recipes.sqlalchemy.tables import OnConnection
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
+
+
+class SqlAlchemyPort(OnConnection):
+    """The transaction of a dual write; on a Connection without one (None) only rows are read and written."""
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        pin: Pin,
+        carry: Carry = here,
+        transaction: SqlAlchemyTransaction | None = None,
+    ) -> None:
+        super().__init__(connection, pin, carry)
+        self._of_block = transaction
+
+    @property
+    def _transaction(self) -> SqlAlchemyTransaction:
+        assert self._of_block is not None, "a dual write runs on the Connection"
+        return self._of_block
+
+    @property
+    def commit_was_sent(self) -> bool:
+        return self._transaction.commit_was_sent
+
+    @property
+    def was_ended_past(self) -> bool:
+        return self._transaction.was_ended_past
+
+    @property
+    def connection(self) -> sa.Connection:
+        return self._connection
+
+    def _note_id(self, transactional_id: str) -> None:
+        if self._of_block is not None:
+            self._of_block.transactional_id = transactional_id
+
+    def doom(self, error: BaseException) -> None:
+        self._transaction.doom(error)
+
+    async def flush(self) -> None:
+        transaction = self._transaction
+        transaction.assert_intact()
+        if transaction.holds_back:
+            await self._carry(transaction.flush)
+
+    async def commit(self) -> None:
+        await self._carry(self._transaction.commit)
+
+    async def rollback(self) -> None:
+        await self._carry(self._transaction.rollback)
+
+    async def close(self) -> None:
+        await self._carry(self._transaction.close)
+
+    def close_at_once(self) -> bool:
+        if self._carry is not here:
+            return False
+        self._transaction.close()
+        return True
+
+
+class OnPostgres(SqlAlchemyPort, PostgresSteps):
+    """The steps in the transaction of a Connection; only with a dual write on it may COMMIT be sent by a message."""
+
+    errors = (DBAPIError,)
+    driver_name = "SQLAlchemy"
+
+    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
+        text = await self._past_sqlalchemy(sql, None)
+        return None if text is None else (text,)
+
+    async def _added(self, sql: str, values: Mapping[str, str | bytes]) -> str | None:
+        text = await self._past_sqlalchemy(sql, values)
+        return await super()._added(sql, values) if text is None else text
+
+    async def _past_sqlalchemy(self, sql: str, values: Mapping[str, Any] | None) -> str | None:
+        """Return the value of a statement; None if there is none, or if it was not sent."""
+        return await value_past_sqlalchemy(self._connection, sql, values, self._carry)
+
+    def _assert_begun(self) -> None:
+        assert_holds_locks(self._connection)
+
+    def _ended_past(self) -> TransactionEndedInsideError:
+        return ended_past_sqlalchemy(self._connection)
+
+    @property
+    def mark(self) -> str:
+        mark: str = getattr(driver_connection(self._connection), postgres.MARK_ATTRIBUTE, "")
+        return mark
+
+    @cached_property
+    def token(self) -> str:
+        return self.mark or secrets.token_hex(8)
+
+    @property
+    def has_hooks(self) -> bool:
+        return self._transaction.has_hooks
+
+    def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
+        message = commit_message(self._connection, sql, self.token, refusals)
+        self._transaction.decides_by(message, is_added=is_added)
+
+    async def witness(self, transactional_id: str) -> str | None:
+        """Read the row without a lock, and write to the log."""
+        return await self._scalar(self._pin.sql(postgres.WITNESS), {"id": transactional_id})
 
 
 class OnOthers(SqlAlchemyPort):
