@@ -110,6 +110,7 @@ class Interrupted:
 
     def __init__(self, writer: DualWriter, meanwhile: Callable[[], object]) -> None:
         self._writer = writer
+        self.backend = writer.backend
         self.producer_settings = writer.producer_settings
         self._meanwhile: Callable[[], object] | None = meanwhile
 

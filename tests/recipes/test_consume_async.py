@@ -155,6 +155,7 @@ class Interrupted:
 
     def __init__(self, writer: AsyncDualWriter, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._writer = writer
+        self.backend = writer.backend
         self.producer_settings = writer.producer_settings
         self._meanwhile: Callable[[], Awaitable[None]] | None = meanwhile
 

@@ -244,7 +244,7 @@ class NoIds:
 def logs() -> tuple[ConsumedLogs, FakeConsumer]:
     consumer = FakeConsumer()
     made: Any = consumer
-    checked = ConsumedLogs(made, NoIds())
+    checked = ConsumedLogs(made, NoIds())  # type: ignore[arg-type]
     blocking.run(checked.place([at(0).topic_partition], {at(0).topic_partition: 5}, {}))
     return checked, consumer
 

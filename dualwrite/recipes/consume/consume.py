@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, block_for_response
 from dualwrite.recipes.consume.consumed_offsets import (
     OffsetPlace,
     OffsetsInDatabase,
@@ -80,8 +79,6 @@ class ConsumeTransformWrite:
             offsets=offsets,
             poison=poison,
             max_records=max_records,
-            look_up=WriterTopicIds(writer, block_for_response),
-            sleep=blocking.sleep,
         )
 
     def run(self, stopped: Callable[[], bool]) -> None:

@@ -15,12 +15,10 @@ A step and why it is safe: `dualwrite.recipes.consume.steps`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from dualwrite.recipes.consume.consume import POLL_MS
-from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, await_response
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace, OffsetsInDatabase, OffsetsInTransaction
 from dualwrite.recipes.consume.consumer_aiokafka import AiokafkaAdapter
 from dualwrite.recipes.consume.consumers import ConsumedRecord
@@ -61,8 +59,6 @@ class AsyncConsumeTransformWrite:
             offsets=offsets,
             poison=poison,
             max_records=max_records,
-            look_up=WriterTopicIds(writer, await_response),
-            sleep=asyncio.sleep,
         )
 
     async def run(self, stopped: Callable[[], bool]) -> None:

@@ -15,10 +15,10 @@ import asyncio
 import logging
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin, TopicIds
 from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
@@ -26,6 +26,7 @@ from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
+from dualwrite.recipes.core.waiting import TASKS
 
 _log = logging.getLogger(__name__)
 
@@ -34,13 +35,6 @@ _ON_PURPOSE: Final = (
     "`forget_consumed_offsets(engine, group, topic)` for offsets in the database, or "
     "`kafka-consumer-groups --reset-offsets` for offsets in Kafka, so that the group starts afresh"
 )
-
-
-class TopicIdLookup(Protocol):
-    """Looks up the ids that topics have now."""
-
-    async def ids_for(self, consumer: ConsumerAdapter, topics: Collection[str]) -> Mapping[str, str]:
-        """Return the known ids of topics, by name, in the cluster that `consumer` reads."""
 
 
 class Gap(NamedTuple):
@@ -53,7 +47,7 @@ class Gap(NamedTuple):
 class ConsumedLogs:
     """The positions of one consumer in the logs it reads, and the check of the records it returns."""
 
-    def __init__(self, consumer: ConsumerAdapter, look_up: TopicIdLookup) -> None:
+    def __init__(self, consumer: ConsumerAdapter, look_up: WriterTopicIds) -> None:
         self._consumer = consumer
         self._look_up = look_up
         self._ids: dict[str, str] = {}
@@ -259,28 +253,26 @@ def _missing(partition: TopicPartition, gap: Gap, before: Gap) -> ConsumedRecord
 _SETTINGS: Final = frozenset(field.name for field in fields(AdminConfig))
 _TIMEOUT_MS: Final = 30_000
 
-Wait = Callable[["Future[TopicIds]"], Awaitable[TopicIds]]
 
-
-async def block_for_response(request: Future[TopicIds]) -> TopicIds:
+async def _block(request: Future[TopicIds]) -> TopicIds:
     """Wait in this thread."""
     return request.result()
 
 
-async def await_response(request: Future[TopicIds]) -> TopicIds:
+async def _await(request: Future[TopicIds]) -> TopicIds:
     """Wait in the event loop."""
     return await asyncio.wrap_future(request)
 
 
 class WriterTopicIds:
-    """`TopicIdLookup` over connections with the writer's settings, in the I/O thread.
+    """Looks up the ids that topics have now, over connections with the writer's settings, in the I/O thread.
 
     Returns no ids for a consumer of another cluster, where topics of the same names have other ids.
     """
 
-    def __init__(self, writer: Any, wait: Wait) -> None:
+    def __init__(self, writer: Any) -> None:
         self._settings = {name: value for name, value in writer.producer_settings.items() if name in _SETTINGS}
-        self._wait = wait
+        self._wait = _await if writer.backend.waiting is TASKS else _block
         self._io: IoThread | None = None
         self._admin: AsyncTransactionAdmin
         self._is_same_cluster: bool | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
@@ -88,47 +88,6 @@ _LOST_MEMBERSHIP: Final = frozenset(
 )
 
 
-class OffsetPlace(Protocol):
-    """The place that keeps the consumed offsets of one consumer."""
-
-    def of_one_consumer(self) -> Self:
-        """Return the same place for one more consumer."""
-
-    async def start(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return where to resume newly assigned partitions; those left out follow the group's own offsets."""
-
-    async def kept(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return the stored offsets of partitions whose first records have just arrived; none for unknown ones."""
-
-    @property
-    def stored_ids(self) -> Mapping[TopicPartition, str]:
-        """The known ids of the topics at the time the offsets were stored."""
-
-    async def move(
-        self,
-        tx: DualWrite,
-        membership: ConsumerGroupMetadata,
-        next_offsets: Mapping[TopicPartition, int],
-        topic_ids: Mapping[str, str],
-    ) -> None:
-        """Make the offsets part of the dual write. Raises PartitionTakenOverError."""
-
-    def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Note that the dual write with these offsets is committed."""
-
-    async def resume_positions(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Read the current positions of the partitions, after a dual write that failed or whose outcome is unknown."""
-
-    def lost_membership(self, error: BaseException) -> bool:
-        """Return whether `error` means that another consumer has the partitions."""
-
-
 def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create the table `kafka_consumed_offset` if it does not exist; several processes may do so at once."""
     schema = schema_for(engine, schema)
@@ -178,6 +137,7 @@ class OffsetsInDatabase:
     async def start(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
+        """Return where to resume newly assigned partitions; those left out follow the group's own offsets."""
         stored = await self._carry(lambda: self._stored(consumer.group_id))
         for partition in partitions:
             offset, topic_id = stored.get(partition, (None, None))
@@ -221,11 +181,13 @@ class OffsetsInDatabase:
     async def kept(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
+        """Return the stored offsets of partitions whose first records have just arrived; none for unknown ones."""
         found = {partition: self._expected.get(partition) for partition in partitions}
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     @property
     def stored_ids(self) -> Mapping[TopicPartition, str]:
+        """The known ids of the topics at the time the offsets were stored."""
         return self._stored_ids
 
     async def move(
@@ -235,6 +197,7 @@ class OffsetsInDatabase:
         next_offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str],
     ) -> None:
+        """Make the offsets part of the dual write. Raises PartitionTakenOverError."""
         connection = _connection_of(tx)
         for partition in sorted(next_offsets):  # in the same order in every consumer, which rules out deadlocks
             named = {
@@ -261,14 +224,17 @@ class OffsetsInDatabase:
             raise _taken_over(named["group"], partition, expected) from error
 
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Note that the dual write with these offsets is committed."""
         self._expected.update(next_offsets)
 
     async def resume_positions(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
+        """Read the current positions of the partitions, after a dual write that failed or whose outcome is unknown."""
         return await self.start(consumer, partitions)
 
     def lost_membership(self, error: BaseException) -> bool:
+        """Return whether `error` means that another consumer has the partitions."""
         return isinstance(error, PartitionTakenOverError)
 
 
@@ -348,4 +314,5 @@ class OffsetsInTransaction:
         return refused or isinstance(error, PartitionTakenOverError)
 
 
-_: tuple[type[OffsetPlace], ...] = (OffsetsInDatabase, OffsetsInTransaction)
+OffsetPlace = OffsetsInDatabase | OffsetsInTransaction
+"""The place that keeps the consumed offsets of one consumer."""

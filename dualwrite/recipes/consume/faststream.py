@@ -37,7 +37,7 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartitio
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler
-from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, await_response, first_offsets, offsets_behind
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, first_offsets, offsets_behind
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of_kafka_python
 from dualwrite.recipes.consume.faststream_placing import (
@@ -101,7 +101,7 @@ class ExactlyOnce:
         """Offsets of the first delivered records that are not known to be written."""
         self._sees_receipts = True
         """Whether no middleware can drop a message before it is noted here."""
-        self._placing = Placing(group_id, offsets, WriterTopicIds(writer, await_response))
+        self._placing = Placing(group_id, offsets, WriterTopicIds(writer))
         self._busy: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
         """The busy partitions of which a later message was refused."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import ConfigError, ConsumedLogReplacedError
-from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup
+from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, WriterTopicIds
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import Bounds, ConfluentAdapter, ConsumerAdapter
 from dualwrite.recipes.core import blocking
@@ -30,7 +30,7 @@ _TIMEOUT_S: Final = 30
 class Placing:
     """Places one subscriber, which `subscribe` makes."""
 
-    def __init__(self, group_id: str, offsets: OffsetsInDatabase, look_up: TopicIdLookup) -> None:
+    def __init__(self, group_id: str, offsets: OffsetsInDatabase, look_up: WriterTopicIds) -> None:
         self.group_id: Final = group_id
         self.subscriber: Any = None
         self._offsets = offsets.of_one_consumer()

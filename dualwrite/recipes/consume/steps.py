@@ -8,7 +8,7 @@ places for offsets exclude a consumer that has lost its partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,7 +23,7 @@ from dualwrite.errors import (
 )
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome, note_outcome
-from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets, offsets_behind
+from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, WriterTopicIds, first_offsets, offsets_behind
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 from dualwrite.recipes.consume.database_trouble import is_database_trouble
@@ -66,8 +66,6 @@ class ConsumeSteps:
         offsets: OffsetPlace,
         poison: HandlePoison | None,
         max_records: int,
-        look_up: TopicIdLookup,
-        sleep: Callable[[float], Awaitable[object]],
     ) -> None:
         self._writer = writer
         self._consumer = consumer
@@ -76,8 +74,8 @@ class ConsumeSteps:
         self._offsets = offsets.of_one_consumer()
         self._poison = poison
         self._max_records = max_records
-        self._sleep = sleep
-        self._logs = ConsumedLogs(consumer, look_up)
+        self._sleep = writer.backend.waiting.sleep
+        self._logs = ConsumedLogs(consumer, WriterTopicIds(writer))
         self._batch_size = max_records
         self._subscribed = False
         self._is_ahead = False
