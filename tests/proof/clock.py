@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Coroutine, Generator, Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
-from unittest import mock
 
 from tests.proof.kafka_model import NO_DEADLINE_MS
 
@@ -26,7 +25,10 @@ class Clock:
         return self._now_s
 
     def time(self) -> float:
-        return self._now_s
+        return 1.0 + self._now_s
+
+    def time_ns(self) -> int:
+        return int(self.time() * 10**9)
 
     def give_up(self) -> None:
         """Let more time pass than any caller waits."""
@@ -56,7 +58,11 @@ class Clock:
 
     @contextmanager
     def _in_force(self) -> Iterator[None]:
-        with ExitStack() as replaced:
-            for module in self._modules:
-                replaced.enter_context(mock.patch.object(module, "time", self))
+        real = [vars(module)["time"] for module in self._modules]
+        for module in self._modules:
+            vars(module)["time"] = self
+        try:
             yield
+        finally:
+            for module, time in zip(self._modules, real, strict=True):
+                vars(module)["time"] = time

@@ -19,6 +19,8 @@ class Snapshot(NamedTuple):
     row: tuple[str, str]
     table: frozenset[bytes]
     outbox: Outbox = EMPTY
+    beside: tuple[tuple[str, str], ...] = ()
+    """The rows of the other ids of a pool; those that are missing are empty."""
 
 
 class Past(NamedTuple):

@@ -6,10 +6,14 @@ written, and the others beside it; for a step of another id, that one is brought
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, NamedTuple
 
+from dualwrite.recipes.core.leases import outbox_id_of, slot_of
 from tests.proof.kafka_model import Kafka
+from tests.proof.lease_model import PREFIX
+
+OUTBOX_LANE: Final = 1
 
 
 class OfSlot(NamedTuple):
@@ -19,12 +23,37 @@ class OfSlot(NamedTuple):
     request: Hashable
 
 
+def with_topic(kafka: Kafka, of: Kafka) -> Kafka:
+    """Return the state of one id, with the topic and the producer ids of another one's."""
+    return kafka._replace(logs=of.logs, next_producer_id=of.next_producer_id)
+
+
 class Lane(NamedTuple):
     """One transactional id."""
 
     kafka: Kafka = Kafka()
     row: tuple[str, str] = ("", "")
     late: tuple[Any, ...] = ()
+
+
+def lane_of(transactional_id: str) -> int:
+    """Return the place of an id of a pool: that of the outbox comes behind the first slot."""
+    if transactional_id == outbox_id_of(PREFIX):
+        return OUTBOX_LANE
+    slot = slot_of(PREFIX, transactional_id)
+    assert slot is not None, transactional_id
+    return slot + (slot >= OUTBOX_LANE)
+
+
+def slots_of(beside: tuple[Lane, ...]) -> int:
+    """Return how many slots of a pool have rows."""
+    return max(1, len(beside))
+
+
+def with_rows(beside: tuple[Lane, ...], rows: Sequence[tuple[str, str]]) -> tuple[Lane, ...]:
+    """Return the lanes with other rows; those that are missing are empty."""
+    missing = [("", "")] * (len(beside) - len(rows))
+    return tuple(lane._replace(row=row) for lane, row in zip(beside, (*rows, *missing), strict=True))
 
 
 class Held(NamedTuple):

@@ -69,12 +69,12 @@ def executed(
         return _BEATEN, leases
     result: Any = tuple(cursor.fetchall()) if cursor.description else cursor.rowcount
     columns = "prefix, slot, owner, expires_at_ms"
-    return result, tuple(engine.execute(f"SELECT {columns} FROM {LEASE_TABLE} ORDER BY slot"))
+    return result, tuple(engine.execute(f"SELECT {columns} FROM {LEASE_TABLE} ORDER BY prefix, slot"))
 
 
-def lapsed(leases: tuple[LeaseRow, ...], slot: int) -> tuple[LeaseRow, ...]:
-    """Return the table after the lease of a slot has expired."""
-    return tuple((*lease[:3], _EXPIRED_MS) if lease[1] == slot else lease for lease in leases)
+def lapsed(leases: tuple[LeaseRow, ...], expired: LeaseRow) -> tuple[LeaseRow, ...]:
+    """Return the table after a lease has expired."""
+    return tuple((*lease[:3], _EXPIRED_MS) if lease == expired else lease for lease in leases)
 
 
 def has_expired(leases: tuple[LeaseRow, ...]) -> bool:
@@ -82,9 +82,9 @@ def has_expired(leases: tuple[LeaseRow, ...]) -> bool:
     return any(owner is not None and expires_ms == _EXPIRED_MS for _, _, owner, expires_ms in leases)
 
 
-def slots_that_may_lapse(leases: tuple[LeaseRow, ...], owners: Container[str]) -> list[int]:
-    """Return the slots of these owners whose leases have not expired."""
-    return [slot for _, slot, owner, expires_ms in leases if owner in owners and expires_ms != _EXPIRED_MS]
+def leases_that_may_lapse(leases: tuple[LeaseRow, ...], owners: Container[str]) -> list[LeaseRow]:
+    """Return the leases of these owners that have not expired."""
+    return [lease for lease in leases if lease[2] in owners and lease[3] != _EXPIRED_MS]
 
 
 # ---- the process's side ---------------------------------------------------------------------------------------------

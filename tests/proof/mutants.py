@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tests.proof.outbox_world import OutboxSpace
 from tests.proof.producers import ProducerSpace
-from tests.proof.spaces import Space
+from tests.proof.spaces import Space, both_ways
 from tests.proof.world import Budget
 
 _CORE: Final = "dualwrite/recipes/core/"
@@ -49,6 +49,11 @@ class Equivalent(NamedTuple):
 
     name: str
     why: str
+
+
+_BOTH_WAYS: Final = both_ways(1, Budget(outages=1))
+_BACK: Final = both_ways(1, Budget(), ((), (b"b1",)))._replace(is_diverted=True)
+"""One process publishes, and another adds a block."""
 
 
 def _in(
@@ -1647,6 +1652,55 @@ MUTANTS: Final = (
                 f"{_SQL}outbox_statements.py",
                 "hashint8extended({_BLOCK}, CAST(:stored_at AS bigint))",
                 "hashint8extended({_BLOCK}, 0)",
+            ),
+        ),
+    ),
+    # a pool that goes both ways
+    Mutant(
+        "diverted-not-looked",
+        "a block that has locked its rows looks whether blocks of the pool wait in the outbox",
+        _BOTH_WAYS,
+        (Edit(f"{_POOL}coordinator.py", "or await self._outbox.writes.follows_diverted(write):", "or False:"),),
+    ),
+    Mutant(
+        "diverted-without-hold",
+        "a block that adds its records keeps the diversion from ending",
+        _BACK,
+        (Edit(f"{_SQL}diversion_statements.py", 'f"{_SELECT} FOR SHARE"', "_SELECT"),),
+    ),
+    Mutant(
+        "diversion-not-begun",
+        "the first block in the outbox begins the diversion",
+        _BOTH_WAYS,
+        (
+            Edit(
+                f"{_SQL}diversion_statements.py",
+                "SET stored_at_ms = :now WHERE {_OF_ROW} AND stored_at_ms = 0",
+                "SET stored_at_ms = 0 WHERE {_OF_ROW} AND stored_at_ms = 0",
+            ),
+        ),
+    ),
+    Mutant(
+        "diversion-ended-unlocked",
+        "the publisher waits for the blocks that hold the diversion before it looks for the last time",
+        _BACK,
+        (
+            Edit(
+                f"{_SQL}diversion_statements.py",
+                'FOR SHARE",\n        f"{_SELECT} FOR UPDATE",',
+                'FOR SHARE",\n        _SELECT,',
+            ),
+        ),
+    ),
+    Mutant(
+        "diversion-ended-too-early",
+        "the publisher ends the diversion only if no block waits",
+        _BACK,
+        (
+            Edit(
+                f"{_CORE}publishing.py",
+                "        if await table.newest_seq(owned.transactional_id):\n",
+                "        if False:\n",
             ),
         ),
     ),

@@ -7,42 +7,39 @@ a crash does both. Only the carriers of requests and statements are replaced, th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.delivery import Outbox
-from dualwrite.errors import AuthorizationError, DualWriteError
-from dualwrite.recipes.core.availability import Availability
-from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.delivery import Direct, Outbox
+from dualwrite.errors import AuthorizationError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import publishing
 from dualwrite.recipes.core.dual_write import DualWriteProgress
-from dualwrite.recipes.core.leases import Lease, outbox_prefix_of
+from dualwrite.recipes.core.leases import Lease, is_outbox, outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, Diversion
-from dualwrite.recipes.core.waiting import direct
-from dualwrite.recipes.pool import outbox, outbox_publisher
-from dualwrite.recipes.pool.coordinator import PoolCoordinator
+from dualwrite.recipes.core.store import (
+    NO_STORED_BLOCKS,
+    Added,
+    Backlog,
+    DatabaseTransaction,
+    Diversion,
+    StoredBlocks,
+)
+from dualwrite.recipes.pool import maintenance, outbox, outbox_publisher
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
-from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
 from dualwrite.recipes.sql.outbox_statements import ADD, OF_POSTGRES, place_of
-from tests.proof.automaton import DatabaseGone, Program, Said, ask
+from tests.proof.automaton import Program, Said, ask
 from tests.proof.clock import Clock
-from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
-from tests.proof.kafka_requests import TOPIC
+from tests.proof.kafka_model import Profile
+from tests.proof.lanes import lane_of
 from tests.proof.lease_model import PREFIX, CheckedLeases
 from tests.proof.outbox_model import CheckedStatements, CheckedSteps, Touch, outbox_table
-from tests.proof.owner import (
-    RECOVERED,
-    RETURNED,
-    UNPROVEN,
-    Begin,
-    CheckedDatabase,
-    CheckedKafka,
-    CheckedTransaction,
-)
-from tests.proof.pool import LAST_WRITE, SETTINGS, CheckedWaiting, OneThread
+from tests.proof.owner import RECOVERED, UNPROVEN, Begin, CheckedDatabase, CheckedKafka, CheckedTransaction
+from tests.proof.pool import LAST_WRITE, CheckedWaiting, PooledKafka, PooledProcess, PooledTransaction, on_slot
 
 PUBLISHER: Final = "publisher"
 """The source of the results of attempts to publish."""
@@ -64,13 +61,35 @@ class _UnaskedLeases(CheckedLeases):
         return []
 
 
+class OutboxKind(NamedTuple):
+    """The properties that the processes of a space have in common."""
+
+    fails_over: bool = False
+    by_commit: bool = False
+    are_large: bool = False
+    """Whether no two blocks are published by one transaction."""
+    is_readable: bool = True
+    """Whether publishers may read the topic."""
+    in_steps: bool = False
+    """Whether the outbox is that of MySQL, MariaDB and SQLite."""
+    touches: bool = False
+    """Whether each block changes the same row of the application before it adds its records."""
+    diverts: bool = False
+    """Whether blocks go to Kafka themselves, and to the outbox only while Kafka is away."""
+    is_diverted: bool = False
+    """Whether they go to the outbox at first, as after an outage."""
+
+
 class OutboxTransaction(CheckedTransaction):
     """A database transaction that may add a block to the outbox, or publish some."""
 
     def __init__(self, number: int, statements: CheckedStatements, *, by_commit: bool) -> None:
         self.outbox: Final = outbox_table(statements)
-        super().__init__(number, by_commit=by_commit, stored_blocks=self.outbox)
+        super().__init__(number, by_commit=by_commit)
         self._statements = statements
+
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
     async def touch(self) -> None:
         """Change the row of the application that all blocks change."""
@@ -83,6 +102,15 @@ class OutboxTransaction(CheckedTransaction):
         values = {"id": transactional_id, "content": content, "mark": ""}
         ((text,),) = await self._statements.rows(ADD, values)
         return place_of(text, content).added
+
+    def diversion(self, name: str) -> DiversionRow:
+        """Return the diversion, as PostgreSQL has it."""
+        statements: Any = self._statements
+        return DiversionRow(statements, DIALECTS["postgresql"], name)
+
+
+class DivertedTransaction(PooledTransaction, OutboxTransaction):
+    """The same, beside the rows of several ids."""
 
 
 class UnreadableKafka(CheckedKafka):
@@ -98,28 +126,34 @@ class UnreadableKafka(CheckedKafka):
 class CheckedOutboxDatabase(CheckedDatabase):
     """An `OutboxDatabase` whose statements go to the world."""
 
-    def __init__(self, clock: Clock, *, by_commit: bool, are_large: bool, fails_over: bool, in_steps: bool) -> None:
-        super().__init__(by_commit=by_commit, fails_over=fails_over)
-        self._statements: Final = CheckedSteps if in_steps else CheckedStatements
-        self._has_waiting: Final = OF_SQLITE.has_waiting if in_steps else OF_POSTGRES.has_waiting
+    def __init__(self, clock: Clock, kind: OutboxKind) -> None:
+        super().__init__(by_commit=kind.by_commit, fails_over=kind.fails_over)
+        self._statements: Final = CheckedSteps if kind.in_steps else CheckedStatements
+        self._has_waiting: Final = OF_SQLITE.has_waiting if kind.in_steps else OF_POSTGRES.has_waiting
         self._clock = clock
-        self._are_large = are_large
+        self._kind = kind
 
     async def prepare_outbox(self) -> None:
+        pass
+
+    async def prepare_diversion(self, name: str) -> None:
         pass
 
     async def begin(self) -> OutboxTransaction:
         self._begun += 1
         number = self._begun
         await ask(Begin(number))
-        statements = self._statements(number, are_large=self._are_large, give_up=self._clock.give_up)
-        return OutboxTransaction(number, statements, by_commit=self._by_commit)
+        statements = self._statements(number, are_large=self._kind.are_large, give_up=self._clock.give_up)
+        transaction = DivertedTransaction if self._kind.diverts else OutboxTransaction
+        return transaction(number, statements, by_commit=self._by_commit)
 
-    async def prepare_diversion(self, name: str) -> None:
-        raise AssertionError("all blocks go to the outbox")
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        lane = lane_of(transactional_id) if self._kind.diverts else 0
+        await on_slot(lane, super().make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
     async def diversion(self, database: DatabaseTransaction, name: str) -> Diversion:
-        raise AssertionError("all blocks go to the outbox")
+        assert isinstance(database, OutboxTransaction)
+        return database.diversion(name)
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, OutboxTransaction)
@@ -140,49 +174,33 @@ class CheckedOutboxDatabase(CheckedDatabase):
         """Do nothing: a deleted row leaves nothing behind here."""
 
 
-class OutboxProcess:
+class OutboxWaiting(CheckedWaiting):
+    """`Waiting` whose sleep ends the wait of a block for the end of a diversion."""
+
+    def __init__(self, profile: Profile, kind: OutboxKind, clock: Clock) -> None:
+        super().__init__(
+            profile, PooledKafka if kind.diverts else CheckedKafka if kind.is_readable else UnreadableKafka
+        )
+        self._clock = clock
+
+    async def sleep(self, seconds: float) -> None:
+        self._clock.pass_s(1.0)
+
+
+class OutboxProcess(PooledProcess):
     """One process with a pool that has an outbox."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        told: list[Said],
-        *,
-        publishes: bool,
-        by_commit: bool = False,
-        are_large: bool = False,
-        fails_over: bool = False,
-        is_readable: bool = True,
-        in_steps: bool = False,
-    ) -> None:
-        self._told = told
-        self.clock: Final = Clock(outbox, outbox_publisher)
-        database = self._database = CheckedOutboxDatabase(
-            self.clock, by_commit=by_commit, are_large=are_large, fails_over=fails_over, in_steps=in_steps
-        )
-        settings = self._settings = PoolSettings(
-            PREFIX,
-            {
-                "max_writers": 1,
-                "acquire_timeout_ms": 0,
-                "lease_ms": NO_DEADLINE_MS,
-                "lock_timeout_ms": None,
-                "resolve_timeout_ms": NO_DEADLINE_MS,
-                "delivery": Outbox(publishes=publishes),
-                "pause": self._reach,
-                **SETTINGS,
-            },
-        )
-        runtime, availability = OneThread(), Availability()
-        leases = (CheckedLeases if publishes else _UnaskedLeases)(outbox_prefix_of(PREFIX))
-        waiting: Any = CheckedWaiting(profile, CheckedKafka if is_readable else UnreadableKafka)
-        self._pool = PoolCoordinator(
-            settings,
-            leases=leases,
-            new_coordinator=settings.coordinator_maker(database, waiting, availability, leases),
-            runtime=runtime,
-            availability=availability,
-            new_outbox=lambda counts: settings.new_outbox(database, waiting, availability, leases, runtime, counts),
+    def __init__(self, profile: Profile, told: list[Said], kind: OutboxKind, *, publishes: bool) -> None:
+        self._kind = kind
+        clock = Clock(outbox, outbox_publisher, publishing, *([maintenance] if kind.diverts else []))
+        super().__init__(
+            told,
+            clock,
+            CheckedOutboxDatabase(clock, kind),
+            OutboxWaiting(profile, kind, clock),
+            (CheckedLeases if publishes else _UnaskedLeases)(outbox_prefix_of(PREFIX)),
+            delivery=Direct(when_kafka_is_away="store") if kind.diverts else Outbox(publishes=publishes),
+            pause=self._reach,
         )
 
     def _reach(self, point: PausePoint) -> None:
@@ -194,33 +212,10 @@ class OutboxProcess:
         assert self._pool.outbox is not None
         return self._pool.outbox
 
-    async def add(self, value: bytes, *, touches: bool = False) -> None:
-        """Carry out one block, and note its caller's result: the outcome, None for unknown."""
-        progress = None
-        block = self._pool.new_use()
-        try:
-            block.enter()
-            await block.get_ready()
-            database = await self._database.begin()
-            records = RecordBuffer()
-            progress = DualWriteProgress(database, records, direct)
-            records.send(TOPIC, value, timestamp_ms=1)
-            try:
-                if touches:
-                    await database.touch()
-                await database.insert(value)
-            except DatabaseGone:
-                await block.roll_back(progress)
-                raise
-            await block.commit(progress)
-            self._told.append((value, RETURNED))
-        except (DualWriteError, DatabaseGone) as error:
-            self._told.append((value, "raised", type(error).__name__))
-        finally:
-            block.leave()
-        if progress is not None:
-            await self._find_out(progress)
-            self._told.append((value, None if progress.outcome is None else progress.outcome.name))
+    async def _change(self, database: Any, value: bytes) -> None:
+        if self._kind.touches:
+            await database.touch()
+        await database.insert(value)
 
     async def _find_out(self, progress: DualWriteProgress) -> None:
         """Let the background ask for the outcome, as it does in each round."""
@@ -234,6 +229,7 @@ class OutboxProcess:
         for number in range(rounds):
             if number:
                 await publisher.renew()
+            await self._pass_a_moment()
             await self._work_once()
             self._note(LEADS if publisher.publishes else PARTED)
 
@@ -247,49 +243,40 @@ class OutboxProcess:
         if said not in self._told:
             self._told.append(said)
 
-    async def publish_all(self) -> bool:
-        """Publish until no block waits any more. Return whether that succeeded."""
+    async def settle(self) -> bool:
+        """Resolve all ids, and publish until no block waits any more. Return whether that succeeded."""
         publisher = self._publisher
+        if self._kind.diverts and not await self._resolves():
+            return False
         for _ in range(_ROUNDS_TO_SETTLE):
             await self._work_once()
-            is_well = publisher.last_error is None and publisher.publishes
-            if is_well and not await self._database.has_waiting(publisher.writes.transactional_id):
+            is_well = publisher.last_error is None and (publisher.publishes or not publisher.writes.is_diverted)
+            has_ended = not self._kind.diverts or not publisher.writes.is_diverted
+            if is_well and has_ended and not await self._has_waiting():
                 return True
         return False
 
+    async def _has_waiting(self) -> bool:
+        database: Any = self._database
+        found: bool = await database.has_waiting(self._publisher.writes.transactional_id)
+        return found
+
     async def close(self) -> None:
-        """Publish the rest, and give the lease back."""
-        await self._publisher.stop()
+        """Publish the rest, and give the leases back."""
+        await (super().close() if self._kind.diverts else self._publisher.stop())
 
 
-def adds(
-    profile: Profile,
-    values: Sequence[bytes],
-    *,
-    touches: bool = False,
-    rounds: int = 0,
-    by_commit: bool = False,
-    fails_over: bool = False,
-    is_readable: bool = True,
-    in_steps: bool = False,
-) -> Program:
+def adds(profile: Profile, values: Sequence[bytes], kind: OutboxKind, *, rounds: int = 0) -> Program:
     """Return the program of a process that adds blocks, and with `rounds` publishes the waiting ones then."""
 
     async def program(told: list[Said]) -> None:
-        process = OutboxProcess(
-            profile,
-            told,
-            publishes=rounds > 0,
-            by_commit=by_commit,
-            fails_over=fails_over,
-            is_readable=is_readable,
-            in_steps=in_steps,
-        )
+        process = OutboxProcess(profile, told, kind, publishes=rounds > 0)
 
         async def steps() -> None:
             for value in values:
-                await process.add(value, touches=touches)
-            await process.publish(rounds)
+                await process.write(value)
+                await process.publish(rounds if kind.diverts else 0)
+            await process.publish(0 if kind.diverts and values else rounds)
             if rounds:
                 await process.close()
 
@@ -298,54 +285,22 @@ def adds(
     return program
 
 
-def publishes(
-    profile: Profile,
-    rounds: int,
-    *,
-    by_commit: bool = False,
-    are_large: bool = False,
-    fails_over: bool = False,
-    is_readable: bool = True,
-    in_steps: bool = False,
-) -> Program:
-    """Return the program of a process that publishes other processes' blocks."""
-
-    async def program(told: list[Said]) -> None:
-        process = OutboxProcess(
-            profile,
-            told,
-            publishes=True,
-            by_commit=by_commit,
-            are_large=are_large,
-            fails_over=fails_over,
-            is_readable=is_readable,
-            in_steps=in_steps,
-        )
-
-        async def steps() -> None:
-            await process.publish(rounds)
-            await process.close()
-
-        await process.clock.told(steps())
-
-    return program
-
-
-def publishes_the_rest(profile: Profile, *, tries: int, is_readable: bool = True, in_steps: bool = False) -> Program:
+def publishes_the_rest(profile: Profile, kind: OutboxKind, *, tries: int) -> Program:
     """Return the program of processes that publish all remaining blocks, and one more."""
 
     async def program(told: list[Said]) -> None:
         has_added = False
         for _ in range(tries):
-            process = OutboxProcess(profile, told, publishes=True, is_readable=is_readable, in_steps=in_steps)
-            if not await process.clock.told(process.publish_all()):
-                continue
-            if not has_added:
-                await process.clock.told(process.add(LAST_WRITE))
+            process = OutboxProcess(profile, told, kind, publishes=True)
+            is_settled = await process.clock.told(process.settle())
+            if is_settled and not has_added:
+                await process.clock.told(process.write(LAST_WRITE))
                 has_added = True
-                if not await process.clock.told(process.publish_all()):
-                    continue
-            told.append(RECOVERED)
-            return
+                is_settled = await process.clock.told(process.settle())
+            if is_settled:
+                told.append(RECOVERED)
+                return
+            if kind.diverts:
+                await process.clock.told(process.close())
 
     return program

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 import dualwrite
+from dualwrite.recipes.core.leases import diversion_of
 from dualwrite.recipes.core.record_block import token_of
 from dualwrite.recipes.sql.lease_statements import NOW_MS, POSTGRES_NOW_MS
 from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
@@ -31,6 +32,7 @@ from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxTable
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.automaton import DatabaseGone, ask
+from tests.proof.lease_model import PREFIX
 from tests.proof.owner import GAVE_UP
 
 Value = str | int | bytes | None
@@ -60,6 +62,12 @@ _OF_PUBLISHER: Final = (
 """The statements of a batch in steps, about rows that only the owner of the row's lock changes."""
 
 
+Key = tuple[str, int]
+"""Transactional id and number of a row."""
+
+DIVERSION: Final[Key] = diversion_of(PREFIX), 0
+
+
 class OnOutbox(NamedTuple):
     """Execute a statement on the outbox, in transaction `number` of this process; None: in one of its own."""
 
@@ -73,6 +81,11 @@ class OnOutbox(NamedTuple):
     def adds(self) -> bool:
         """Whether it adds a block."""
         return self.sql in (ADD, OF_SQLITE.add)
+
+    @property
+    def is_of_diversion(self) -> bool:
+        """Whether it is about the diversion of a pool, with locks of rows."""
+        return dict(self.values).get("id") == DIVERSION[0]
 
     @property
     def is_of_publisher(self) -> bool:
@@ -97,8 +110,9 @@ class Changes(NamedTuple):
     """A transaction's changes of the table."""
 
     added: tuple[OutboxRow, ...] = ()
-    removed: tuple[int, ...] = ()
-    """The numbers of rows."""
+    removed: tuple[Key, ...] = ()
+    holds: int = 0
+    """How it has locked the row of the diversion: 1 with others, 2 alone."""
 
 
 NO_CHANGES: Final = Changes()
@@ -119,7 +133,6 @@ class Outbox(NamedTuple):
 
 EMPTY: Final = Outbox()
 
-
 # ---- the world's side -----------------------------------------------------------------------------------------------
 
 
@@ -134,6 +147,20 @@ def gone_back(outbox: Outbox, state: Outbox) -> Outbox:
     return outbox._replace(
         rows=state.rows, next_seq=state.logged_seq, logged_seq=state.logged_seq, passed_ms=outbox.passed_ms + 1
     )
+
+
+def diversion(*, is_on: bool) -> tuple[OutboxRow, ...]:
+    """Return the rows that `prepare_diversion` inserts, perhaps after a block has begun the diversion."""
+    return tuple((DIVERSION[0], number, int(is_on and not number), None, None, None, None) for number in (-1, 0))
+
+
+def conflict(changes: Changes, others: Changes) -> bool:
+    """Return whether one of two transactions has to wait for the other, because of a row that both need."""
+    mine, theirs = (set(each.removed) for each in (changes, others))
+    is_locked = {DIVERSION} & mine or changes.holds
+    are_two = is_locked and ({DIVERSION} & theirs or others.holds)
+    both_share = changes.holds == others.holds == 1 and DIVERSION not in mine | theirs
+    return bool(mine & theirs or (are_two and not both_share))
 
 
 def has_added(changes: Changes, seq: int) -> bool:
@@ -155,14 +182,15 @@ def executed(outbox: Outbox, changes: Changes, request: OnOutbox) -> tuple[Any, 
         outbox = outbox._replace(next_seq=outbox.next_seq + 1)
         result = result if request.in_steps else ((_without_place(result[0][0]),),)
     kept = set(after)
-    removed = tuple(sorted({row[1] for row in outbox.rows if row not in kept}))
+    holds = 2 if request.sql.endswith("FOR UPDATE") else request.sql.endswith("FOR SHARE")
+    removed = tuple(sorted({row[:2] for row in outbox.rows if row not in kept}))
     added = tuple(row for row in after if row not in set(outbox.rows))
-    return result, outbox, Changes(added, removed)
+    return result, outbox, Changes(added, removed, max(holds, changes.holds))
 
 
 def _seen(rows: tuple[OutboxRow, ...], changes: Changes) -> tuple[OutboxRow, ...]:
-    kept = (row for row in rows if row[1] not in changes.removed)
-    return tuple(sorted((*kept, *changes.added), key=lambda row: row[1]))
+    kept = (row for row in rows if row[:2] not in changes.removed)
+    return tuple(sorted((*kept, *changes.added), key=lambda row: (row[1], row[0])))
 
 
 def _without_place(text: str) -> str:
@@ -207,8 +235,10 @@ def _on_engine(
     except psycopg.Error:
         engine.connection.rollback()
         return None, rows
-    result = tuple(tuple(map(_plain, row)) for row in engine.fetchall())
-    engine.execute(f"SELECT * FROM {OUTBOX_TABLE} ORDER BY seq")
+    result = (
+        tuple(tuple(map(_plain, row)) for row in engine.fetchall()) if engine.description else ((engine.rowcount,),)
+    )
+    engine.execute(f"SELECT * FROM {OUTBOX_TABLE} ORDER BY seq, transactional_id")
     after = tuple(tuple(map(_plain, row)) for row in engine.fetchall())
     engine.connection.rollback()
     return result, after
@@ -282,7 +312,9 @@ class CheckedStatements:
         return not found
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        raise AssertionError("no program takes a block out")
+        ((number,),) = await self.rows(sql, values)
+        found: int = number
+        return found
 
     async def has_outbox_table(self) -> bool:
         return True
@@ -305,13 +337,8 @@ class CheckedSteps(CheckedStatements):
         found: Sequence[Sequence[Any]] = reply
         return found
 
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self.inserted(sql, values)
-
     async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
-        ((number,),) = await self.rows(sql, values)
-        found: int = number
-        return found
+        return await self.changed(sql, values)
 
 
 def _with_stable_token(content: bytes) -> bytes:

@@ -13,16 +13,27 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Container, Hashable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from tests.proof import outbox_model
 from tests.proof.automaton import Automaton, Told
 from tests.proof.explore import Explorer, Found
-from tests.proof.kafka_log import visible
+from tests.proof.kafka_log import Batch, visible
 from tests.proof.kafka_model import PROFILES, Profile
-from tests.proof.outbox import NOT_PROVEN, adds, publishes, publishes_the_rest
-from tests.proof.outbox_model import HOUR_MS, NO_CHANGES, AddAgain, OnOutbox, Touch, has_added
+from tests.proof.lanes import OUTBOX_LANE
+from tests.proof.outbox import NOT_PROVEN, OutboxKind, adds, publishes_the_rest
+from tests.proof.outbox_model import (
+    DIVERSION,
+    HOUR_MS,
+    NO_CHANGES,
+    AddAgain,
+    OnOutbox,
+    Touch,
+    conflict,
+    diversion,
+    has_added,
+)
 from tests.proof.owner import GAVE_UP, RECOVERED, UNPROVEN
 from tests.proof.pool import LAST_WRITE
 from tests.proof.reductions import Reduced
@@ -35,6 +46,9 @@ _BOUNDED: Final = (PROFILES[3], PROFILES[4])
 
 _FORGETTING: Final = ("foreigners", "expiries")
 """Faults that may make a coordinator forget the end of a transaction before a publisher has noted it."""
+
+_FLAGS: Final = ("touches", "are_large", "by_commit", "in_steps", "diverts", "is_diverted")
+"""Properties of a space that are off by default, as `OutboxKind` has them."""
 
 _SHOWN: Final = 60
 """How much of a statement a sentence shows."""
@@ -49,30 +63,31 @@ class OutboxRules(Rules):
         written: Sequence[Sequence[bytes]],
         after_crash: Sequence[bytes] = (),
         *,
+        kind: OutboxKind,
         publishers: int = 1,
         rounds: int = 1,
-        touches: bool = False,
-        are_large: bool = False,
-        by_commit: bool = False,
-        fails_over: bool = False,
-        is_readable: bool = True,
-        in_steps: bool = False,
     ) -> None:
-        """`touches`: each block changes the same row of the application before it adds its records.
-
-        `are_large`: no two blocks are published by one transaction. `rounds`: of each publisher, before it closes.
-        `is_readable`: whether publishers may read the topic.
-        """
+        """`rounds`: of each publisher, before it closes."""
         super().__init__(profile, written, after_crash, recoveries=publishers, pools=True)
         self.close()
-        self._touches = touches
-        self._is_readable = is_readable
-        common: Any = {"fails_over": fails_over, "is_readable": is_readable, "in_steps": in_steps}
-        adding = [adds(profile, values, touches=touches, **common) for values in written]
-        after = adds(profile, after_crash, rounds=1, by_commit=by_commit, **common)
-        rest = publishes_the_rest(profile, tries=_SETTLING_TRIES, is_readable=is_readable, in_steps=in_steps)
-        publishing = publishes(profile, rounds, by_commit=by_commit, are_large=are_large, **common)
+        self._kind = kind
+        of_blocks = kind._replace(by_commit=False, are_large=False)
+        adding = [
+            adds(profile, values, of_blocks, rounds=rounds if kind.diverts and not number else 0)
+            for number, values in enumerate(written)
+        ]
+        after = adds(profile, after_crash, of_blocks._replace(by_commit=kind.by_commit, touches=False), rounds=1)
+        rest = publishes_the_rest(profile, of_blocks._replace(touches=False, fails_over=False), tries=_SETTLING_TRIES)
+        publishing = adds(profile, (), kind, rounds=rounds)
         self.programs = [Automaton(program) for program in (*adding, after, rest, publishing)]
+
+    def start(self, budget: Budget) -> World:
+        """Return the world before anything has happened."""
+        world = super().start(budget)
+        if not self._kind.diverts:
+            return world
+        outbox = world.outbox._replace(rows=diversion(is_on=self._kind.is_diverted))
+        return world._replace(outbox=outbox, has_one_topic=True)
 
     # ---- steps ----------------------------------------------------------------------------------------------
 
@@ -112,13 +127,13 @@ class OutboxRules(Rules):
         return replaced(world, txn, txn._replace(outbox=changes))._replace(outbox=outbox), result
 
     def _waits_for_row(self, world: World, number: int, request: OnOutbox) -> bool:
-        """Return whether a statement changes a row that another transaction has changed, but not committed yet."""
-        if not request.is_of_publisher or request.number is None:
+        """Return whether a statement needs a row that another transaction has changed or locked, and not let go yet."""
+        mine = None if request.number is None else self._txn(world, number, request.number)
+        if mine is None or not (request.is_of_publisher or request.is_of_diversion):
             return False
-        mine = self._txn(world, number, request.number)
         after, _ = self._on_outbox(world, number, request)
-        removed = next(set(txn.outbox.removed) for txn in after.txns if mine is not None and txn[:3] == mine[:3])
-        return any(removed.intersection(txn.outbox.removed) for txn in world.txns if txn is not mine)
+        changes = next(txn.outbox for txn in after.txns if txn[:3] == mine[:3])
+        return any(conflict(changes, txn.outbox) for txn in world.txns if txn is not mine)
 
     def _adds_again(self, world: World, number: int, request: AddAgain) -> Iterator[Step]:
         mine = self._txn(world, number, request.number)
@@ -212,14 +227,33 @@ class OutboxRules(Rules):
 
         If all change one row of the application, that is the order of commits.
         """
-        found = visible(world.kafka.logs[0])
         earlier = dict(world.outbox.earlier)
+        found = [value for value in visible(world.kafka.logs[0]) if not _is_repaired(world, value, earlier)]
         for at, value in enumerate(found):
-            behind = earlier[value].intersection(found[at + 1 :])
+            behind = earlier.get(value, frozenset()).intersection(found[at + 1 :])
             if behind:
                 return f"{found} are visible, and {sorted(behind)} were committed before {value!r} was added"
+        if self._kind.diverts:
+            return self._wrong_of_both_ways(world, found)
         missing = [value for value in world.decided if value not in found]
-        if self._touches and (*found, *missing) != world.decided and not world.is_settling:
+        if self._kind.touches and (*found, *missing) != world.decided and not world.is_settling:
+            return f"{found} are visible, and {list(world.decided)} were committed, in this order"
+        return None
+
+    def _wrong_of_both_ways(self, world: World, found: Sequence[bytes]) -> str | None:
+        """Return the error of a pool whose blocks go to Kafka themselves, or to the outbox.
+
+        A record may be visible before that of an earlier commit, whose marker is late, if it is behind it.
+        """
+        is_diverted = any(row[:2] == DIVERSION and row[2] for row in world.outbox.rows)
+        rows = ((row[1], row[3] or b"") for row in world.outbox.rows if row[1] > 0)  # also of batches that are settled
+        waiting = [number for number, content in rows if not any(value in content for value in found)]
+        if waiting and not is_diverted:
+            return f"blocks go to Kafka while {waiting} are in the outbox"
+        sent = {value for entry in world.kafka.logs[0] if isinstance(entry, Batch) for value in entry.records}
+        seen = [value for value in world.decided if value in found]
+        last = world.decided.index(seen[-1]) if seen else 0
+        if self._kind.touches and (found != seen or not sent.issuperset(world.decided[:last])):
             return f"{found} are visible, and {list(world.decided)} were committed, in this order"
         return None
 
@@ -233,8 +267,11 @@ class OutboxRules(Rules):
             return f"{missing} are committed, and not visible"
         if self.profile in _BOUNDED and any(UNPROVEN in self._told(process) for process in world.processes):
             return "what is not proven was taken for committed"
-        if RECOVERED not in told or (LAST_WRITE, "STORED") not in told:
+        if RECOVERED not in told or (LAST_WRITE, "COMMITTED" if self._kind.diverts else "STORED") not in told:
             return "no process can publish any more"
+        if self._kind.diverts and self.profile is PROFILES[4]:
+            # a late AddPartitionsToTxn opens an empty one under the id of the outbox, which no reader waits for
+            world = world._replace(beside=world.beside[OUTBOX_LANE:])
         return "a transaction is open at rest" if has_open(world) else None
 
     def _wrong_of_stop(self, world: World, missing: Collection[bytes]) -> str | None:
@@ -244,7 +281,7 @@ class OutboxRules(Rules):
         still has all records that are not visible.
         """
         spent = {name for name, left in world.budget._asdict().items() if left < getattr(self._budget, name)}
-        if self._is_readable and not world.log_starts:
+        if self._kind.is_readable and not world.log_starts:
             return "an outbox has stopped, although the log shows how its last batch has ended"
         if self.profile is not PROFILES[4] and not spent.intersection(_FORGETTING):
             return "an outbox has stopped, although its coordinator could tell"
@@ -258,9 +295,17 @@ class OutboxRules(Rules):
             return None
         for process in world.processes:
             for said in self._told(process):
-                if said[1] is None:
+                if said[1] is None and not (self._kind.diverts and said[0] not in dict(world.outbox.earlier)):
                     return f"the outcome of {said[0]!r} is not known, and could be"
         return None
+
+
+def _is_repaired(world: World, value: bytes, added: Container[bytes]) -> bool:
+    """Return whether a block went to Kafka itself, and was published again, because a broker has aborted it."""
+    return (
+        value not in added
+        and sum(value in entry.records for entry in world.kafka.logs[0] if isinstance(entry, Batch)) > 1
+    )
 
 
 class ReducedOutbox(Reduced, OutboxRules):
@@ -283,6 +328,10 @@ class OutboxSpace(NamedTuple):
     is_readable: bool = True
     in_steps: bool = False
     """Whether the outbox is that of MySQL, MariaDB and SQLite."""
+    diverts: bool = False
+    """Whether blocks go to Kafka themselves, and to the outbox only while Kafka is away."""
+    is_diverted: bool = False
+    """Whether they go to the outbox at first, as after an outage."""
 
     @property
     def name(self) -> str:
@@ -290,7 +339,7 @@ class OutboxSpace(NamedTuple):
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         blocks = "+".join(str(len(values)) for values in self.written)
         publishing = f"{self.publishers} publishers {self.rounds} rounds"
-        flags = [name for name in ("touches", "are_large", "by_commit", "in_steps") if getattr(self, name)]
+        flags = [name for name in _FLAGS if getattr(self, name)]
         if not self.is_readable:
             flags.append("unreadable")
         return "-".join((f"outbox-tier{self.tier}", faults or "nothing fails", f"{blocks} blocks", publishing, *flags))
@@ -306,14 +355,9 @@ class OutboxSpace(NamedTuple):
             PROFILES[self.tier],
             self.written,
             self.after_crash,
+            kind=OutboxKind(self.budget.failovers > 0, *(getattr(self, name) for name in OutboxKind._fields[1:])),
             publishers=self.publishers,
             rounds=self.rounds,
-            touches=self.touches,
-            are_large=self.are_large,
-            by_commit=self.by_commit,
-            in_steps=self.in_steps,
-            fails_over=self.budget.failovers > 0,
-            is_readable=self.is_readable,
         )
 
     def search(self, most_states: int | None = None, kind: type[OutboxRules] = ReducedOutbox) -> Found:
@@ -339,10 +383,9 @@ def main() -> None:
     parser.add_argument("--publishers", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1, help="of each publisher, before it closes")
     parser.add_argument("--states", type=int, default=None)
-    parser.add_argument("--touches", action="store_true", help="each block changes the same row of the application")
-    parser.add_argument("--large", action="store_true", help="no two blocks are published by one transaction")
     parser.add_argument("--unreadable", action="store_true", help="publishers may not read the topic")
-    parser.add_argument("--by-commit", action="store_true", help="write the row with COMMIT, as psycopg does")
+    for flag in _FLAGS:
+        parser.add_argument(f"--{flag.replace('_', '-')}", action="store_true")
     given = parser.parse_args()
     space = OutboxSpace(
         given.tier,
@@ -350,11 +393,9 @@ def main() -> None:
         tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/")),
         given.publishers,
         given.rounds,
-        given.touches,
-        given.large,
-        given.by_commit,
-        tuple(value.encode() for value in given.after_crash.split(",") if value),
-        not given.unreadable,
+        after_crash=tuple(value.encode() for value in given.after_crash.split(",") if value),
+        is_readable=not given.unreadable,
+        **{flag: getattr(given, flag) for flag in _FLAGS},
     )
     began_s = time.monotonic()
     found = space.search(given.states)

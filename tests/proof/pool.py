@@ -16,15 +16,14 @@ from unittest import mock
 
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import id_settings
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
-from dualwrite.recipes.core.leases import slot_of
 from dualwrite.recipes.core.store import NO_STORED_BLOCKS, state_in, stayed_locked
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import maintenance
-from dualwrite.recipes.pool import settings as pool_settings_module
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.runtime import Background, Bell, Steps
 from dualwrite.recipes.pool.settings import PoolSettings
@@ -32,7 +31,7 @@ from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_requests import TOPIC
-from tests.proof.lanes import OfSlot
+from tests.proof.lanes import OfSlot, lane_of
 from tests.proof.lease_model import PREFIX, CheckedLeases
 from tests.proof.owner import (
     A_MOMENT_S,
@@ -52,7 +51,14 @@ ResultT = TypeVar("ResultT")
 LAST_WRITE: Final = b"z1"
 """The value that a pool writes when everything is recovered."""
 
-SETTINGS: Final = {"bootstrap_servers": "localhost:9092"}
+_SETTINGS: Final = {
+    "max_writers": 1,
+    "acquire_timeout_ms": 0,
+    "lease_ms": NO_DEADLINE_MS,
+    "lock_timeout_ms": None,
+    "resolve_timeout_ms": NO_DEADLINE_MS,
+    "bootstrap_servers": "localhost:9092",
+}
 
 
 _LONG_MS: Final = 60_000
@@ -70,7 +76,7 @@ class Interrupt(Enum):
 
 
 @types.coroutine
-def _on_slot(slot: int, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashable, Any, ResultT]:
+def on_slot(slot: int, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashable, Any, ResultT]:
     """Carry out steps whose requests concern the id of a slot."""
     reply: Any = None
     error: BaseException | None = None
@@ -119,12 +125,6 @@ async def _driven(
     await _carried_out(steps, background)
 
 
-def _slot(transactional_id: str) -> int:
-    slot = slot_of(PREFIX, transactional_id)
-    assert slot is not None, transactional_id
-    return slot
-
-
 class PooledKafka(CheckedKafka):
     """Kafka's side of one id of a pool; all requests go through `_live`, whose id is known after `take_over`."""
 
@@ -133,43 +133,43 @@ class PooledKafka(CheckedKafka):
         self._slot = 0
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
-        self._slot = _slot(kafka_id)
-        return await _on_slot(self._slot, super().take_over(kafka_id))
+        self._slot = lane_of(kafka_id)
+        return await on_slot(self._slot, super().take_over(kafka_id))
 
     async def end_of(self, *given: Any, is_over: bool) -> Any:
-        return await _on_slot(self._slot, super().end_of(*given, is_over=is_over))
+        return await on_slot(self._slot, super().end_of(*given, is_over=is_over))
 
     async def records_of(self, *given: Any) -> Any:
-        return await _on_slot(self._slot, super().records_of(*given))
+        return await on_slot(self._slot, super().records_of(*given))
 
     async def repair_of(self, *given: Any) -> Any:
-        return await _on_slot(self._slot, super().repair_of(*given))
+        return await on_slot(self._slot, super().repair_of(*given))
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
-        await _on_slot(self._slot, super().complete(row, is_over=is_over))
+        await on_slot(self._slot, super().complete(row, is_over=is_over))
 
     async def own(self) -> None:
-        await _on_slot(self._slot, super().own())
+        await on_slot(self._slot, super().own())
 
     async def is_current(self) -> bool:
-        return await _on_slot(self._slot, super().is_current())
+        return await on_slot(self._slot, super().is_current())
 
     async def send(
         self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Any, *, any_size: bool = False
     ) -> None:
-        await _on_slot(self._slot, super().send(entries, after_each, any_size=any_size))
+        await on_slot(self._slot, super().send(entries, after_each, any_size=any_size))
 
     async def prepare(self) -> PreparedTxnState:
-        return await _on_slot(self._slot, super().prepare())
+        return await on_slot(self._slot, super().prepare())
 
     async def commit(self) -> None:
-        await _on_slot(self._slot, super().commit())
+        await on_slot(self._slot, super().commit())
 
     async def abort(self) -> None:
-        await _on_slot(self._slot, super().abort())
+        await on_slot(self._slot, super().abort())
 
     async def give_up(self) -> None:
-        await _on_slot(self._slot, super().give_up())
+        await on_slot(self._slot, super().give_up())
 
 
 class PooledTransaction(CheckedTransaction):
@@ -193,15 +193,15 @@ class PooledTransaction(CheckedTransaction):
 
     async def write(self, transactional_id: str, **given: Any) -> None:
         if self._by_commit:
-            self._slot = _slot(transactional_id)  # of the message of COMMIT
+            self._slot = lane_of(transactional_id)  # of the message of COMMIT
         await self._of(transactional_id, super().write(transactional_id, **given))
 
     async def commit(self) -> None:
-        await _on_slot(self._slot, super().commit())
+        await on_slot(self._slot, super().commit())
 
     @staticmethod
     async def _of(transactional_id: str, steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-        return await _on_slot(_slot(transactional_id), steps)
+        return await on_slot(lane_of(transactional_id), steps)
 
 
 class PooledDatabase(CheckedDatabase):
@@ -260,40 +260,48 @@ class CheckedWaiting:
         pass
 
 
+class CheckedSettings(PoolSettings):
+    """The settings of a pool whose callers wait for ever, and that looks at the clock of its process alone."""
+
+    def __init__(self, clock: Clock, **settings: Any) -> None:
+        super().__init__(PREFIX, {**_SETTINGS, **settings})
+        self._clock = clock
+
+    def _new_coordinator(self, *args: Any, **kwargs: Any) -> DualWriteCoordinator:
+        timed = partial(DualWriteCoordinator, clock_s=self._clock.monotonic)
+        with mock.patch.object(id_settings, "DualWriteCoordinator", timed):
+            return super()._new_coordinator(*args, **kwargs)
+
+
 class PooledProcess:
     """One process with a pool of at most one writer at a time, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, by_commit: bool) -> None:
+    def __init__(
+        self,
+        told: list[Said],
+        clock: Clock,
+        database: CheckedDatabase,
+        waiting: Any,
+        outbox_leases: CheckedLeases | None = None,
+        **settings: Any,
+    ) -> None:
+        """`outbox_leases`: those of the pool's outbox, if it has one."""
         self._told = told
-        self._database = PooledDatabase(by_commit=by_commit, fails_over=False)
-        self.clock: Final = Clock(maintenance)
-        pool_settings = PoolSettings(
-            PREFIX,
-            {
-                "max_writers": 1,
-                "acquire_timeout_ms": 0,
-                "lease_ms": NO_DEADLINE_MS,
-                "lock_timeout_ms": None,
-                "resolve_timeout_ms": NO_DEADLINE_MS,
-                **SETTINGS,
-            },
-        )
-        self._availability = availability = Availability(None, NoWatch(), self.clock.monotonic)
-        leases = CheckedLeases()
-        waiting: Any = CheckedWaiting(profile, PooledKafka)
-        new_coordinator = pool_settings.coordinator_maker(self._database, waiting, availability, leases)
-
-        def by_clock(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
-            timed = partial(DualWriteCoordinator, clock_s=self.clock.monotonic)
-            with mock.patch.object(pool_settings_module, "DualWriteCoordinator", timed):
-                return new_coordinator(slot, recovery=recovery)
-
-        self._pool = PoolCoordinator(
-            pool_settings,
+        self.clock: Final = clock
+        self._database = database
+        self._settings: Final = CheckedSettings(clock, **settings)
+        self._availability = Availability(None, NoWatch(), clock.monotonic)
+        common: tuple[Any, Any, Any] = database, waiting, self._availability
+        leases, runtime = CheckedLeases(), OneThread()
+        self._pool: Final = PoolCoordinator(
+            self._settings,
             leases=leases,
-            new_coordinator=by_clock,
-            runtime=OneThread(),
-            availability=availability,
+            new_coordinator=self._settings.coordinator_maker(*common, leases),
+            runtime=runtime,
+            availability=self._availability,
+            new_outbox=None
+            if outbox_leases is None
+            else lambda counts: self._settings.new_outbox(*common, outbox_leases, runtime, counts),
         )
 
     async def write(self, value: bytes) -> None:
@@ -309,7 +317,7 @@ class PooledProcess:
             progress = DualWriteProgress(database, records, direct)
             records.send(TOPIC, value, timestamp_ms=1)
             try:
-                await database.insert(value)
+                await self._change(database, value)
             except DatabaseGone:
                 await block.roll_back(progress)
                 raise
@@ -320,7 +328,14 @@ class PooledProcess:
         finally:
             block.leave()
         if progress is not None:
+            await self._find_out(progress)
             self._told.append((value, None if progress.outcome is None else progress.outcome.name))
+
+    async def _change(self, database: Any, value: bytes) -> None:
+        await database.insert(value)
+
+    async def _find_out(self, progress: DualWriteProgress) -> None:
+        """Let the background look for an outcome that is not known."""
 
     async def _pass_a_moment(self) -> None:
         if self._availability.is_away and await ask(Moment(until_back=True)):
@@ -328,13 +343,18 @@ class PooledProcess:
             self._availability.note_present()
 
     async def recover(self) -> bool:
-        """Resolve the open transactions of all slots. Return whether that succeeded."""
+        """Resolve the open transactions of all slots. Return whether that succeeded, and note it."""
+        is_done = await self._resolves()
+        if is_done:
+            self._told.append(RECOVERED)
+        return is_done
+
+    async def _resolves(self) -> bool:
         try:
-            await self._pool.recover()
+            await self._pool.maintenance.recover()
         except (DualWriteError, DatabaseGone) as error:
             self._told.append(("recover", type(error).__name__))
             return False
-        self._told.append(RECOVERED)
         return True
 
     async def close(self) -> None:
@@ -357,11 +377,16 @@ class PooledProcess:
             self._told.append(("background", type(error).__name__))
 
 
+def _process(profile: Profile, told: list[Said], *, by_commit: bool) -> PooledProcess:
+    database = PooledDatabase(by_commit=by_commit, fails_over=False)
+    return PooledProcess(told, Clock(maintenance), database, CheckedWaiting(profile, PooledKafka))
+
+
 def pool_writes(profile: Profile, values: Sequence[bytes], *, by_commit: bool = False) -> Program:
     """Return the program of a process that carries out dual writes by a pool, and closes it."""
 
     async def program(told: list[Said]) -> None:
-        process = PooledProcess(profile, told, by_commit=by_commit)
+        process = _process(profile, told, by_commit=by_commit)
         for value in values:
             await process.in_foreground(process.write(value))
         await process.clock.told(process.close())
@@ -374,7 +399,7 @@ def pool_recovers(profile: Profile, *, tries: int) -> Program:
 
     async def recovered(told: list[Said]) -> PooledProcess | None:
         for _ in range(tries):
-            process = PooledProcess(profile, told, by_commit=False)
+            process = _process(profile, told, by_commit=False)
             if await process.clock.told(process.recover()):
                 return process
             await process.clock.told(process.close())

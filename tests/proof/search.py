@@ -18,7 +18,7 @@ from typing import Final
 
 from tests.proof.explore import Found
 from tests.proof.kafka_model import PROFILES
-from tests.proof.spaces import Space, catalogue
+from tests.proof.spaces import AnySpace, catalogue
 
 _MOST_STATES_AT_ONCE: Final = 5_000_000
 """States of one space: half a gigabyte."""
@@ -28,16 +28,16 @@ _MOST_STATES_AT_ONCE: Final = 5_000_000
 class Total:
     """The searches of one tier."""
 
-    waiting: Iterator[Space]
+    waiting: Iterator[AnySpace]
     wanted: int
     states: int = 0
     spaces: int = 0
     cut_off: int = 0
     under_way: int = 0
-    wrong: list[Space] = field(default_factory=list)
+    wrong: list[AnySpace] = field(default_factory=list)
     is_exhausted: bool = False
 
-    def next(self) -> Space | None:
+    def next(self) -> AnySpace | None:
         """Return the next space to search; None if there are states enough, or no spaces any more."""
         if self.states >= self.wanted or self.is_exhausted:
             return None
@@ -45,7 +45,7 @@ class Total:
         self.is_exhausted = space is None
         return space
 
-    def add(self, space: Space, found: Found) -> None:
+    def add(self, space: AnySpace, found: Found) -> None:
         """Count a search."""
         self.states += found.states
         self.spaces += 1
@@ -67,9 +67,9 @@ class Search:
     def __init__(self, tiers: Sequence[int], states: int, most_states_at_once: int) -> None:
         self.totals = {tier: Total(catalogue(tier), states) for tier in tiers}
         self._most_states_at_once = most_states_at_once
-        self._running: dict[Future[tuple[Found, float]], Space] = {}
+        self._running: dict[Future[tuple[Found, float]], AnySpace] = {}
 
-    def run(self, jobs: int) -> Iterator[tuple[Space, Found, float]]:
+    def run(self, jobs: int) -> Iterator[tuple[AnySpace, Found, float]]:
         """Yield each space as soon as it is searched, with the result and the seconds that it took."""
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
@@ -95,7 +95,7 @@ class Search:
                     break
 
 
-def _searched(space: Space, most_states: int) -> tuple[Found, float]:
+def _searched(space: AnySpace, most_states: int) -> tuple[Found, float]:
     began_s = time.monotonic()
     return space.search(most_states), time.monotonic() - began_s
 

@@ -6,12 +6,13 @@ processes share one transactional id in each. `python -m tests.proof.explore` se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import chain, combinations_with_replacement, product
 from typing import Final, NamedTuple
 
 from tests.proof.explore import Found, explored
 from tests.proof.kafka_model import PROFILES
+from tests.proof.outbox_world import OutboxSpace
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.story import Setting
 from tests.proof.world import Budget, Rules
@@ -86,6 +87,9 @@ class Space(NamedTuple):
         return explored(self.setting, most_states)
 
 
+AnySpace = Space | OutboxSpace
+
+
 SMALL: Final = (
     Space(1, Budget(losses=1)),
     Space(1, Budget(foreigners=1)),
@@ -126,9 +130,9 @@ _APART_FROM_PAIRS: Final = ("upgrades", "failovers", "restores", "lapses", "roun
 """Faults that have spaces of their own."""
 
 
-def _faults(count: int) -> tuple[Budget, ...]:
+def _faults(count: int, apart: Container[str] = _APART_FROM_PAIRS) -> tuple[Budget, ...]:
     """Return each choice of so many faults."""
-    names = (name for name in Budget._fields if name not in _APART_FROM_PAIRS)
+    names = (name for name in Budget._fields if name not in apart)
     chosen = combinations_with_replacement(names, count)
     return tuple(Budget(**{name: names.count(name) for name in names}) for names in chosen)
 
@@ -186,10 +190,30 @@ _MORE: Final = (
 LARGE: Final = tuple(space for space in _MORE if space not in SMALL)
 
 
-def catalogue(tier: int) -> Iterator[Space]:
+_NOT_BOTH_WAYS: Final = ("upgrades", "aborts", "deletions", "restores", "rounds", "hours")
+
+
+def both_ways(tier: int, budget: Budget, written: tuple[tuple[bytes, ...], ...] = _ONE_EACH) -> OutboxSpace:
+    """Return a space of a pool whose blocks go to Kafka themselves, and to the outbox while Kafka is away.
+
+    All change one row of the application, and the first process publishes.
+    """
+    return OutboxSpace(tier, budget, written, publishers=0, touches=True, diverts=True)
+
+
+def with_both_ways(tier: int, faults: int) -> Iterator[OutboxSpace]:
+    """Yield such spaces, after an outage and with one, with each choice of so many faults beside; few blocks first."""
+    for written, budget in product((_ONE, _ONE_WRITER, _ONE_EACH, _THREE), _faults(faults, _NOT_BOTH_WAYS)):
+        yield both_ways(tier, budget, written)._replace(is_diverted=True)
+        yield both_ways(tier, budget._replace(outages=budget.outages + 1), written)
+
+
+def catalogue(tier: int) -> Iterator[AnySpace]:
     """Yield each space of a tier once: those of the tests, and then with more and more faults and dual writes."""
-    known: set[Space] = set()
-    for space in chain(SMALL, LARGE, _of_databases_and_pools(tier), _systematic(tier)):
+    known: set[AnySpace] = set()
+    both = chain.from_iterable(with_both_ways(tier, faults) for faults in (0, 1, 2))
+    every: Iterable[AnySpace] = chain(SMALL, LARGE, both, _of_databases_and_pools(tier), _systematic(tier))
+    for space in every:
         if space.tier == tier and space not in known:
             known.add(space)
             yield space

@@ -90,7 +90,7 @@ STEPS: Final = (
     _kind(Fate.UNHEARD, _P + _SQL + r" is carried out, and the connection lost", receiver=DATABASE),
     _kind(Fate.ANSWERED, _P + _SQL + r" -> (?P<reply>.*)", receiver=DATABASE),
     _kind(Fate.LOST, _P + r" cannot reach the leases", receiver=DATABASE),
-    _kind(Fate.LAPSED, r"the lease of slot \d+ expires(, whose owner is dead)?", DATABASE, DATABASE),
+    _kind(Fate.LAPSED, r"the lease of \S+-\d+ expires(, whose owner is dead)?", DATABASE, DATABASE),
     _kind(Fate.MAINTAINED, _P + r"'s background (?P<asks>.*)", receiver="P{p}"),
     _kind(Fate.ANSWERED, _P + r" (?P<asks>reads the row without its lock|finds the row locked)", receiver=DATABASE),
     _kind(Fate.LOST, _P + r"'s (?P<asks>COMMIT) waits for the standby that took over, .*", receiver=DATABASE),

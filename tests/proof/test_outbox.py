@@ -13,10 +13,12 @@ from tests.proof.kafka_model import PROFILES
 from tests.proof.outbox import LEADS, NOT_PROVEN
 from tests.proof.outbox_model import AddAgain, OnOutbox
 from tests.proof.outbox_world import OutboxRules, OutboxSpace, ReducedOutbox
+from tests.proof.spaces import both_ways, with_both_ways
 from tests.proof.world import Budget, World
 
 pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
 
+_ONE: Final = ((b"a1",),)
 _TWO: Final = ((b"a1",), (b"b1",))
 _TWO_OF_ONE: Final = ((b"a1", b"a2"),)
 
@@ -41,6 +43,8 @@ SMALL: Final = (
     OutboxSpace(1, Budget(losses=1, hours=1), in_steps=True),
     OutboxSpace(1, Budget(losses=1, failovers=1), in_steps=True),
     OutboxSpace(3, Budget(timeouts=2), is_readable=False, in_steps=True),
+    *(both_ways(1, Budget(**{name: 1}), _ONE) for name in ("outages", "give_ups")),
+    *(both_ways(tier, Budget(), ((), (b"b1",)))._replace(is_diverted=True) for tier in PROFILES),
 )
 """For `make test`."""
 
@@ -66,6 +70,10 @@ LARGE: Final = (
     OutboxSpace(1, Budget(losses=1), ((b"a1", b"a2"), (b"b1",)), are_large=True),
     OutboxSpace(1, Budget(lapses=1), _TWO, publishers=2, rounds=2, touches=True),
     OutboxSpace(1, Budget(crashes=1, losses=1), after_crash=(b"c1",)),
+    both_ways(3, Budget(outages=1), _ONE),
+    both_ways(1, Budget(outages=1), _TWO_OF_ONE),
+    both_ways(1, Budget(outages=1))._replace(rounds=0),
+    *(space for tier in PROFILES for space in with_both_ways(tier, 1) if space.is_diverted and space.written == _ONE),
 )
 
 
@@ -174,6 +182,13 @@ def test_an_outbox_stops_where_nothing_proves_an_abort() -> None:
 
     assert_reached(OutboxSpace(4, Budget(timeouts=1, deletions=1)), has_stopped)
     assert_reached(OutboxSpace(4, Budget(timeouts=1), is_readable=False), has_stopped)
+
+
+def test_a_block_goes_to_kafka_again_after_another_went_to_the_outbox() -> None:
+    def is_back(rules: OutboxRules, world: World) -> bool:
+        return {(b"a1", "STORED"), (b"a2", "COMMITTED")} <= {*rules.told_by(world, 0)}
+
+    assert_reached(both_ways(1, Budget(outages=1), _TWO_OF_ONE), is_back)
 
 
 @pytest.mark.parametrize("tier", PROFILES)

@@ -41,8 +41,8 @@ from tests.proof.kafka_requests import (
     RecordsOf,
     RepairOf,
 )
-from tests.proof.lanes import Held, Lane, OfSlot, exchanged, exchanged_hold
-from tests.proof.lease_model import LeaseRow, OnLeases, executed, has_expired, lapsed, slots_that_may_lapse
+from tests.proof.lanes import Held, Lane, OfSlot, exchanged, exchanged_hold, slots_of, with_rows, with_topic
+from tests.proof.lease_model import LeaseRow, OnLeases, executed, has_expired, lapsed, leases_that_may_lapse
 from tests.proof.outbox_model import EMPTY, NO_CHANGES, Changes, Outbox
 from tests.proof.owner import (
     AWAY,
@@ -85,6 +85,10 @@ _SETTLING_TRIES: Final = 4
 _READS: Final = (EndOf, RecordsOf, RepairOf, DescribeTransaction, AskFeatures)
 _POLLS: Final = 3
 """How often a process gets the same response to the same request in a row, before another event has to happen."""
+
+_UNUSED: Final = Lane()
+
+_REFUSES_MARKER: Final = "the leader refuses the marker of a decided transaction"
 
 _NOTHING_CHANGED: Final = ("KafkaUnreachableError", "StoreFullError", "StoredBlocksError")
 """Errors of a block that say: neither side was changed."""
@@ -189,6 +193,8 @@ class World(NamedTuple):
     in_front: int = 0
     leases: tuple[LeaseRow, ...] = ()
     outbox: Outbox = EMPTY
+    has_one_topic: bool = False
+    """Whether the ids of a pool write to the same partition, and not each to one of its own."""
 
 
 Step = tuple[str, World]
@@ -293,8 +299,9 @@ class Rules:
         for number in range(len(world.processes)):
             yield from self._of_process(world, number)
         yield from self._of_kafka(world)
-        for slot in range(1, len(world.beside) + 1):
-            yield from _of_slot(slot, self._of_kafka(_with_in_front(world, slot)))
+        for slot, lane in enumerate(world.beside, 1):
+            if lane != _UNUSED:
+                yield from _of_slot(slot, self._of_kafka(_with_in_front(world, slot)))
         yield from self._of_database(world)
         if not world.is_settling and not world.is_away and self._all_ended(world):
             yield self._settle(world)
@@ -366,7 +373,7 @@ class Rules:
         return f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
 
     def _changes_leases(self, world: World, number: int, request: OnLeases) -> Iterator[Step]:
-        result, leases = executed(world.leases, 1 + len(world.beside), _owner(world, number), request)
+        result, leases = executed(world.leases, slots_of(world.beside), _owner(world, number), request)
         done = world._replace(leases=leases)
         yield f"P{number}: {request.sql} -> {result}", self._answer(done, number, result)
         if world.budget.kills and not world.is_settling:
@@ -637,20 +644,20 @@ class Rules:
         if not world.leases:
             return
         living = {_owner(world, at) for at in range(len(world.processes)) if self._request(world, at) is not None}
-        for slot in slots_that_may_lapse(world.leases, living):
+        for lease in leases_that_may_lapse(world.leases, living):
             if world.budget.lapses:
-                after = spend(world, lapses=1)._replace(leases=lapsed(world.leases, slot))
-                yield f"the lease of slot {slot} expires", after
+                after = spend(world, lapses=1)._replace(leases=lapsed(world.leases, lease))
+                yield f"the lease of {lease[0]}-{lease[1]} expires", after
         dead = {lease[2] for lease in world.leases if lease[2] is not None} - living
-        for slot in slots_that_may_lapse(world.leases, dead):
-            text = f"the lease of slot {slot} expires, whose owner is dead"
-            yield text, world._replace(leases=lapsed(world.leases, slot))
+        for lease in leases_that_may_lapse(world.leases, dead):
+            text = f"the lease of {lease[0]}-{lease[1]} expires, whose owner is dead"
+            yield text, world._replace(leases=lapsed(world.leases, lease))
 
     def _goes_back(self, world: World) -> Iterator[Step]:
         """Yield the failovers and restores. They end all connections, except perhaps those to an old primary."""
         if not (world.budget.failovers or world.budget.restores):
             return
-        now = Snapshot(world.row, world.table, world.outbox)
+        now = _now(world)
         if world.budget.failovers:
             on_old = tuple(txn._replace(cut_off=world.row) for txn in world.txns if not txn.is_committing)
             for state, past in failovers(world.past, now):
@@ -708,7 +715,7 @@ class Rules:
         past = world.past._replace(undurable=(), backups=())  # it does not go back any more
         settling = world._replace(processes=(*world.processes, process), is_settling=True, past=past)
         for lease in world.leases:
-            settling = settling._replace(leases=lapsed(settling.leases, lease[1]))
+            settling = settling._replace(leases=lapsed(settling.leases, lease))
         return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
 
     def _restarted(self, world: World, number: int) -> World:
@@ -953,18 +960,22 @@ def _seen(kafka: Kafka, profile: Profile) -> tuple[str | None, frozenset[bytes]]
         if twice:
             return f"{twice} are visible twice", frozenset()
     if broker.marker_is_refused(kafka, profile):
-        return "the leader refuses the marker of a decided transaction", frozenset()
+        return _REFUSES_MARKER, frozenset()
     return None, frozenset(chain.from_iterable(seen))
 
 
 def seen_by_readers(world: World, profile: Profile) -> frozenset[bytes]:
     """Return the records that readers see in Kafka, under all ids."""
     seen = _seen(world.kafka, profile)[1]
-    return seen.union(*(_seen(lane.kafka, profile)[1] for lane in world.beside)) if world.beside else seen
+    has_more = world.beside and not world.has_one_topic
+    return seen.union(*(_seen(lane.kafka, profile)[1] for lane in world.beside)) if has_more else seen
 
 
 def _wrong_beside(world: World, profile: Profile) -> str | None:
     """Return the error under the ids beside the one in front, and whether a value is visible under two ids."""
+    if world.has_one_topic:
+        is_refused = any(broker.marker_is_refused(kafka, profile) for kafka in _kafkas(world))
+        return _REFUSES_MARKER if is_refused else None
     every = [_seen(kafka, profile) for kafka in _kafkas(world)]
     wrong = next((wrong for wrong, _ in every if wrong is not None), None)
     if wrong is not None:
@@ -1058,7 +1069,7 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
     """Commit. `confirmed`: a synchronous standby has it, as the response to COMMIT says."""
     budget, past = world.budget, world.past
     if budget.failovers or budget.restores:
-        before = Snapshot(world.row, world.table, world.outbox)
+        before = _now(world)
         past = after_commit(
             past,
             before,
@@ -1080,11 +1091,16 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
     )
 
 
+def _now(world: World) -> Snapshot:
+    return Snapshot(world.row, world.table, world.outbox, tuple(lane.row for lane in world.beside))
+
+
 def _gone_back(world: World, state: Snapshot, past: Past) -> World:
     """Return the world whose database shows an earlier state; all connections have ended."""
     decided = tuple(value for value in world.decided if value in state.table)
     return world._replace(
         row=state.row,
+        beside=with_rows(world.beside, state.beside),
         table=state.table,
         outbox=outbox_model.gone_back(world.outbox, state.outbox) if world.outbox != EMPTY else EMPTY,
         decided=decided,
@@ -1106,9 +1122,11 @@ def _with_in_front(world: World, slot: int) -> World:
 
 
 def _exchanged(world: World, slot: int) -> World:
-    found, beside = exchanged(world.beside, slot, Lane(world.kafka, world.row, world.late))
+    own = with_topic(world.kafka, Kafka()) if world.has_one_topic else world.kafka
+    found, beside = exchanged(world.beside, slot, Lane(own, world.row, world.late))
     txns = tuple(_exchanged_txn(txn, slot) for txn in world.txns)
-    return world._replace(kafka=found.kafka, row=found.row, late=found.late, beside=beside, txns=txns)
+    kafka = with_topic(found.kafka, world.kafka) if world.has_one_topic else found.kafka
+    return world._replace(kafka=kafka, row=found.row, late=found.late, beside=beside, txns=txns)
 
 
 def _exchanged_txn(txn: Txn, slot: int) -> Txn:
@@ -1128,7 +1146,8 @@ def has_open(world: World) -> bool:
 
 
 def _kafkas(world: World) -> list[Kafka]:
-    return [world.kafka, *(lane.kafka for lane in world.beside)] if world.beside else [world.kafka]
+    beside = [lane.kafka for lane in world.beside]
+    return [world.kafka, *([with_topic(kafka, world.kafka) for kafka in beside] if world.has_one_topic else beside)]
 
 
 def _owner(world: World, number: int) -> str:
