@@ -77,6 +77,8 @@ class Crowd:
         self.workers: Final[dict[int, Worker]] = {}
         self.traps: Final = Counter[str]()
         """How often traps have sprung, by their points."""
+        self.problems: Final[list[str]] = []
+        """The processes that an error of their own has ended."""
 
     def start(self) -> None:
         for number in range(len(self._kinds)):
@@ -104,6 +106,7 @@ class Crowd:
                 point = self.workers[number].orders.recv()
             except (EOFError, OSError):
                 self._note(f"worker {number} has ended")
+                self._expect_no_error(self.workers[number])
                 self._bury(number)
                 continue
             self.traps[point] += 1
@@ -111,6 +114,11 @@ class Crowd:
             sprung, self.workers[number].sprung = self.workers[number].sprung, None
             if sprung is not None:
                 sprung()
+
+    def _expect_no_error(self, worker: Worker) -> None:
+        worker.process.join()
+        if (status := worker.process.exitcode) is not None and status > 0:
+            self.problems.append(f"a process of {worker.kind} was ended by an error: exit status {status}")
 
     def kill(self, number: int) -> None:
         self.workers[number].process.kill()
@@ -184,3 +192,5 @@ class Crowd:
             for worker in alive:
                 worker.signal(signal.SIGCONT)  # a trap may have sprung on the way
             alive[0].process.join(0.1)
+        for worker in self.workers.values():
+            self._expect_no_error(worker)

@@ -92,6 +92,7 @@ class Chaos:
         verdict.hear(self._reader)
         verdict.reach()
         self._tally.traps = self._crowd.traps
+        self._tally.problems += self._crowd.problems
         return self._tally
 
     def _expect_the_tier(self) -> None:
