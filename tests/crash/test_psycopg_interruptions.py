@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from psycopg import generators
 from psycopg.abc import PQGen
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.outcome import Outcome
@@ -14,7 +15,6 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg import transaction as psycopg_transaction
-from dualwrite.recipes.psycopg.driver import AnyConnection, Values, answered, executed
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario
 from tests.support.databases import PostgresDatabase
@@ -31,23 +31,16 @@ class InterruptedAt:
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self._left = at
         monkeypatch.setattr(psycopg_transaction, "settled", self._settled)
-        monkeypatch.setattr(psycopg_transaction, "answered", self._answered)
-        monkeypatch.setattr(psycopg_transaction, "executed", self._executed)
-        monkeypatch.setattr(psycopg_driver, "answered", self._answered)  # of the message that commits
+        monkeypatch.setattr(psycopg_driver, "generators", self)  # of our own statements
 
     async def _settled(self, value: Any) -> Any:
         self._count()
         return await settled(value)
 
-    def _answered(self, connection: AnyConnection, sql: str) -> PQGen[PGresult]:
-        answer = yield from answered(connection, sql)
+    def execute(self, pgconn: PGconn) -> PQGen[list[PGresult]]:
+        answers: list[PGresult] = yield from generators.execute(pgconn)
         self._count()
-        return answer
-
-    def _executed(self, connection: AnyConnection, sql: str, values: Values) -> PQGen[PGresult]:
-        answer = yield from executed(connection, sql, values)
-        self._count()
-        return answer
+        return answers
 
     def _count(self) -> None:
         self._left -= 1

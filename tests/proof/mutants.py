@@ -359,7 +359,7 @@ MUTANTS: Final = (
         "owed-not-sent",
         "owed records are sent with the next dual write",
         _in(4, "a1", crashes=1),
-        (Edit(f"{_CORE}steps.py", "await kafka.send((*owned.owed, *ahead)", "await kafka.send((*ahead,)"),),
+        (Edit(f"{_CORE}steps.py", "await kafka.send((*owed, *ahead)", "await kafka.send((*ahead,)"),),
     ),
     Mutant(
         "owed-sent-last",
@@ -369,13 +369,13 @@ MUTANTS: Final = (
             Edit(
                 f"{_CORE}steps.py",
                 (
-                    "            await kafka.send((*owned.owed, *ahead), sent, any_size=True)\n"
-                    "        await kafka.send(write.records, sent)\n"
+                    "                await kafka.send((*owed, *ahead), sent, any_size=True)\n"
+                    "            await kafka.send(write.records, sent)\n"
                 ),
                 (
-                    "            pass\n"
-                    "        await kafka.send(write.records, sent)\n"
-                    "        await kafka.send((*owned.owed, *ahead), sent, any_size=True)\n"
+                    "                pass\n"
+                    "            await kafka.send(write.records, sent)\n"
+                    "            await kafka.send((*owed, *ahead), sent, any_size=True)\n"
                 ),
             ),
         ),
@@ -387,8 +387,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}steps.py",
-                "await self.write_state(write, write.prepared_state, owned.manifest)",
-                'await self.write_state(write, write.prepared_state, "")',
+                "previous=previous, new=new, manifest=owned.manifest)",
+                'previous=previous, new=new, manifest="")',
             ),
         ),
     ),
@@ -399,7 +399,10 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}steps.py",
-                "        await self.write_state(write, write.prepared_state, owned.manifest)\n",
+                (
+                    "        await write.database.write("
+                    "owned.transactional_id, previous=previous, new=new, manifest=owned.manifest)\n"
+                ),
                 "",
             ),
         ),

@@ -443,7 +443,7 @@ async def test_a_transaction_that_was_ended_past_the_guard(
 
     async def end_before(message: driver.AsyncpgCommitMessage) -> None:
         if under_the_lock:
-            await driver.execute(message.raw, ending)
+            await driver.execute(message.connection, ending)
         await genuine(message)
 
     async with scenario.awaited_writer() as writer:

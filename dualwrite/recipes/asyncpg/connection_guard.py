@@ -39,7 +39,7 @@ def assert_can_begin(raw: Any) -> None:
 
 class Watch(StatementWatch):
     def __init__(self, raw: Any, records: RecordBuffer) -> None:
-        super().__init__(records)
+        self._records = records
         self._raw = raw
         self._substitute: driver.Substitute | None = None
         self._block: Any = None

@@ -20,7 +20,7 @@ import asyncpg
 
 from dualwrite.errors import StateTableError, TransactionDoomedError
 from dualwrite.recipes.core.waiting import shield
-from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
+from dualwrite.recipes.sql.commit_message import CommitMessage, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -233,29 +233,26 @@ class AsyncpgCommitMessage(CommitMessage):
     there is no time limit.
     """
 
-    def __init__(self, raw: Any, sql: str, token: str, refusals: Refusals) -> None:
-        super().__init__(sql, token, refusals)
-        self.raw = raw
-        self._in_front: _InsteadOfCommit | None = None
+    _in_front: _InsteadOfCommit | None = None
 
     def __enter__(self) -> Self:
-        if not self.raw.is_closed():
-            self._in_front = _InsteadOfCommit(protocol_of(self.raw), self)
-            put_in_front(self.raw, self._in_front)
+        if not self.connection.is_closed():
+            self._in_front = _InsteadOfCommit(protocol_of(self.connection), self)
+            put_in_front(self.connection, self._in_front)
         return self
 
     def let_go(self) -> None:
         if self._in_front is not None:
-            take_away(self.raw, self._in_front)
+            take_away(self.connection, self._in_front)
 
     async def send(self) -> None:
         """Send the message. Raises an error with `was_refused` if the server is known not to have reached COMMIT."""
-        if self.raw.is_closed():
+        if self.connection.is_closed():
             self.was_refused = True
         await shield(self._exchange(), self._drop)  # asyncpg would send a cancel request
 
     async def _exchange(self) -> None:
-        raw = self.raw
+        raw = self.connection
         try:
             raw.add_log_listener(self._on_message)
             assert_committed(await execute(raw, self._sql))
@@ -277,7 +274,7 @@ class AsyncpgCommitMessage(CommitMessage):
             self.was_given_up = True
 
     def _drop(self) -> bool:
-        self.raw.terminate()
+        self.connection.terminate()
         return True
 
 
@@ -298,8 +295,8 @@ class _InsteadOfCommit(Substitute):
             try:
                 await message.send()
             except Exception:
-                if message.was_refused and not is_idle(message.raw):
-                    await roll_back(message.raw)  # asyncpg takes the transaction for ended
+                if message.was_refused and not is_idle(message.connection):
+                    await roll_back(message.connection)  # asyncpg takes the transaction for ended
                 raise
         return "COMMIT"
 

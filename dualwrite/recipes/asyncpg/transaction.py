@@ -40,9 +40,9 @@ class AsyncpgTransaction(PostgresTransaction):
         driver.keep_alive(self._raw)
         super().__init__(connection, Watch(self._raw, records), of, pin, must_be_in)
 
-    async def _begin(self) -> object:
+    async def begin(self) -> None:
         try:
-            return await super()._begin()
+            await super().begin()
         except (asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError) as error:
             if self.is_lost:
                 raise

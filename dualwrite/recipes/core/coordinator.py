@@ -246,7 +246,8 @@ class DualWriteCoordinator:
             self.owned.assert_usable()
         if self.owned.kafka_id is None:
             await self.owned.ensure_row()
-        await self._publishing.retry_owed()
+        if self._blocks.owed_refusal is not None:
+            await self._publishing.retry_owed()
 
     def _assert_present(self) -> None:
         if self.owned.availability.away is not None:
@@ -340,7 +341,8 @@ class DualWriteCoordinator:
         owned = self.owned
         if owned.availability.away is not None:
             self._assert_present()
-        self._publishing.assert_owed_not_refused()
+        if self._blocks.owed_refusal is not None:
+            self._publishing.assert_owed_not_refused()
         try:
             try:
                 await self._lock_and_send(write)
@@ -377,7 +379,8 @@ class DualWriteCoordinator:
             await self._steps.decide(write)
         except PreparedTransactionLost:
             await self._publishing.repair_at_once()
-        self._blocks.note_nothing_owed()
+        if self._blocks.owed_refusal is not None:
+            self._blocks.note_nothing_owed()
 
     async def roll_back(self, write: DualWriteProgress) -> None:
         """Roll both sides back, even if the caller is interrupted."""

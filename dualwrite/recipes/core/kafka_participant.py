@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dualwrite.client.admin.results import TopicDescription
@@ -132,7 +132,10 @@ class KafkaParticipant(Protocol):
 
 
 async def _result_of(returned: ResultT | Coroutine[Any, Any, ResultT]) -> ResultT:
-    return await returned if isinstance(returned, Coroutine) else returned
+    """Return the result of a call of either producer. It asks for the class: to ask for an ABC is a call by itself."""
+    of_any_kind: Any = returned
+    result: ResultT = await of_any_kind if isinstance(of_any_kind, CoroutineType) else of_any_kind
+    return result
 
 
 class BlockingKafkaParticipant:
@@ -213,7 +216,9 @@ class BlockingKafkaParticipant:
         return await _result_of(self._live.describe_topics(topics))
 
     async def begin(self) -> None:
-        await _result_of(self._live.begin_transaction())
+        begun = self._live.begin_transaction()
+        if begun is not None:  # awaitable; each of these calls is on the way of every block
+            await begun
 
     async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
         return await _result_of(self._live.learn_topics(topics, beside))
@@ -228,32 +233,33 @@ class BlockingKafkaParticipant:
         *,
         any_size: bool = False,
     ) -> None:
-        with self._live.any_size() if any_size else nullcontext():
-            await self._send(entries, after_each)
-
-    async def _send(
-        self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]
-    ) -> None:
         producer = self._live
+        if any_size:
+            with producer.any_size():
+                await self.send(entries, after_each)
+            return
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
                 await _result_of(producer.send_offsets_to_transaction(entry.offsets, entry.group_metadata))
                 continue
-            sent = producer.send_checked(
+            sent: Any = producer.send_checked(
                 entry.topic, entry.value, entry.key, entry.headers, entry.partition, entry.timestamp_ms
             )
-            entry.fate = await sent if isinstance(sent, Coroutine) else sent
+            entry.fate = await sent if isinstance(sent, CoroutineType) else sent
             after_each()
 
     async def prepare(self) -> PreparedTxnState:
-        return await _result_of(self._live.prepare_transaction())
+        prepared = self._live.prepare_transaction()
+        return prepared if isinstance(prepared, PreparedTxnState) else await prepared
 
     @property
     def manifest(self) -> Manifest | None:
         return self._live.manifest
 
     async def commit(self) -> None:
-        await _result_of(self._live.commit_transaction())
+        committed = self._live.commit_transaction()
+        if committed is not None:
+            await committed
 
     async def abort(self) -> None:
         await _result_of(self._live.abort_transaction())

@@ -95,12 +95,11 @@ class Publishing:
 
     async def retry_owed(self) -> None:
         """Publish owed records that Kafka has refused. Raises OwedRecordsRefusedError, also if it is too early."""
-        if self._blocks.owed_refusal is not None:
-            self.assert_owed_not_refused()
-            try:
-                await self.recover()
-            except KafkaUnreachableError as error:  # which the block that follows meets too
-                pass_on_signal(error)
+        self.assert_owed_not_refused()
+        try:
+            await self.recover()
+        except KafkaUnreachableError as error:  # which the block that follows meets too
+            pass_on_signal(error)
 
     async def why_refused(self, error: DualWriteError) -> DualWriteError:
         """Return the error to raise after Kafka has refused a block's records, or the owed ones that went with them.

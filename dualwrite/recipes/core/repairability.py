@@ -107,20 +107,16 @@ class Repairability:
             if obstacle is not None:
                 raise _refused(guarantee, obstacle)
 
-    def text_of(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> str:
-        """Return the text for the state row of a prepared dual write; empty without a manifest, or if it is too long.
+    def note_no_text(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> None:
+        """Note a prepared dual write whose row gets no manifest, because there is none, or it is too long.
 
         Raises RetriableError or UnsupportedByBrokerError where such a dual write could not be repaired.
         """
-        text = "" if manifest is None else str(manifest)
-        if text:
-            return text
         if write.bounded_ms is not None and not self._keeps_records:
             self._refuse_without_text(manifest, write, owned)
             _log.warning(_NO_MANIFEST, owned.transactional_id, write.prepared_state, _reason(manifest))
         owned.tally.no_manifest += 1
         count(Counted.NO_MANIFEST, reason=_reason(manifest))
-        return ""
 
     def _refuse_without_text(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> None:
         """Raise the error, except for records that were decided before, which another attempt would not help."""

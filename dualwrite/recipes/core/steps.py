@@ -87,35 +87,32 @@ class DualWriteSteps:
         and they could not be published again, LeaseLostError if the id is a pool's, and another process had its lease
         at the take-over, and TransactionHangsError if an earlier transaction hangs in a partition of the block.
         """
-        try:
-            await self._send(write, ahead)
-        except TransactionHangsError as error:
-            from dualwrite.recipes.core.hanging import hangs_before
-
-            raise hangs_before(self._owned, error) from error
-
-    async def _send(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
-        owned, kafka = self._owned, self._owned.kafka
+        owned, kafka, owed = self._owned, self._owned.kafka, self._owned.owed
         if not owned.is_lease_known:
             await owned.assert_leased(write.database)
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
-        await kafka.begin()
-        owned.telemetry.reach(PausePoint.AFTER_BEGIN)
-        write.bounded_ms = kafka.bounded_ms
-        unseen: Collection[str] = ()
-        if write.bounded_ms is None:
-            self._repairability.bounded = None
-        else:
-            unseen = await self._repairability.check(write.records, kafka)
-        owned.telemetry.sends(write.records, owned.owed, ahead)
-        sent = partial(owned.telemetry.reach, PausePoint.AFTER_SEND)
-        if owned.owed or ahead:
-            await kafka.send((*owned.owed, *ahead), sent, any_size=True)
-        await kafka.send(write.records, sent)
-        if unseen:
-            await self._repairability.check_created(unseen, kafka)
-        write.prepared_state = await kafka.prepare()
+        try:
+            await kafka.begin()
+            owned.telemetry.reach(PausePoint.AFTER_BEGIN)
+            write.bounded_ms = kafka.bounded_ms
+            unseen: Collection[str] = ()
+            if write.bounded_ms is None:
+                self._repairability.bounded = None
+            else:
+                unseen = await self._repairability.check(write.records, kafka)
+            owned.telemetry.sends(write.records, owed, ahead)
+            sent = partial(owned.telemetry.reach, PausePoint.AFTER_SEND)
+            if owed or ahead:
+                await kafka.send((*owed, *ahead), sent, any_size=True)
+            await kafka.send(write.records, sent)
+            if unseen:
+                await self._repairability.check_created(unseen, kafka)
+            write.prepared_state = await kafka.prepare()
+        except TransactionHangsError as error:
+            from dualwrite.recipes.core.hanging import hangs_before
+
+            raise hangs_before(owned, error) from error
         owned.telemetry.reach(PausePoint.AFTER_PREPARE)
 
     async def write_prepared(self, write: DualWriteProgress) -> None:
@@ -123,11 +120,15 @@ class DualWriteSteps:
 
         Raises UnsupportedByBrokerError or RetriableError as `send` does.
         """
-        owned = self._owned
-        if write.prepared_state == write.locked_row:
+        owned, previous, new = self._owned, write.locked_row, write.prepared_state
+        if new == previous:
             raise self._names_another(write)
-        owned.manifest = self._repairability.text_of(owned.kafka.manifest, write, owned)
-        await self.write_state(write, write.prepared_state, owned.manifest)
+        manifest = owned.kafka.manifest
+        owned.manifest = "" if manifest is None else str(manifest)
+        if not owned.manifest:
+            self._repairability.note_no_text(manifest, write, owned)
+        # In a transaction that has failed already this raises, where COMMIT would silently roll back.
+        await write.database.write(owned.transactional_id, previous=previous, new=new, manifest=owned.manifest)
         owned.telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
@@ -142,15 +143,6 @@ class DualWriteSteps:
             f"{self._owned.transactional_id!r} already holds from another Kafka cluster; neither side was changed: "
             "repeat the block, which gets another pair"
         )
-
-    async def write_state(self, write: DualWriteProgress, state: PreparedTxnState, manifest: str) -> None:
-        """Write the state and its manifest with the last statement before COMMIT.
-
-        In a PostgreSQL transaction that has already failed, this statement raises. COMMIT would not raise: it would
-        silently roll back.
-        """
-        transactional_id = self._owned.transactional_id
-        await write.database.write(transactional_id, previous=write.locked_row, new=state, manifest=manifest)
 
     # -- the decision ------------------------------------------------------------------------------------------
 

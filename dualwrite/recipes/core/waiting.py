@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from inspect import isawaitable
 from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.recipes.core import blocking
@@ -35,7 +34,7 @@ async def settled(value: Any) -> Any:
 
     So code for threads and for asyncio is written once; with blocking calls it never suspends.
     """
-    return await value if isawaitable(value) else value
+    return await value if hasattr(value, "__await__") else value
 
 
 def entered(context: AnyContext[ResultT]) -> AbstractAsyncContextManager[ResultT]:

@@ -51,7 +51,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
     """`Database` on the connections of a writer. The blocks of a pool use separate connections, `of_blocks`."""
 
     _outbox_sql = OF_POSTGRES
-    transaction_class: ClassVar[type[PostgresTransaction]]
+    transaction_class: ClassVar[Any]
     """Called with a connection, its records, the connections that take it back, the pin and the required place."""
 
     def __init__(
@@ -100,7 +100,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
     async def _outside_transactions(self, sql: str) -> None:
         connection = await self._connections.acquire()
         try:
-            await self._new_transaction(connection, RecordBuffer(), None).execute_before_begin(sql)
+            await self.transaction_class(connection, RecordBuffer(), None, self._pin).execute_before_begin(sql)
         finally:
             await self._uninterrupted(self._connections.release(connection))
 
@@ -210,7 +210,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
             return await self._begin(self._of_blocks, records, before)
         if before is not None:
             await before(connection)
-        transaction = self._new_transaction(connection, records, None)  # from here on no other block may begin on it
+        transaction: TransactionT = self.transaction_class(connection, records, None, self._pin)
         records.unwatch = transaction.let_go
         was_idle = transaction.is_idle
         try:
@@ -230,13 +230,6 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
     @abstractmethod
     async def _isolation_of(self, connection: Any) -> str | None:
         """Return the isolation level set on the connection, by its SQL name; None if none is set."""
-
-    def _new_transaction(
-        self, connection: Any, records: RecordBuffer, of: Connections | None, place: Any = None
-    ) -> TransactionT:
-        made: Any = self.transaction_class
-        transaction: TransactionT = made(connection, records, of, self._pin, place)
-        return transaction
 
     async def default_isolation(self) -> str:
         """Return the isolation level of connections without an explicit one. Queried once."""
@@ -262,15 +255,15 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
         self, connections: Connections, records: RecordBuffer, before: Before | None = None
     ) -> TransactionT:
         """Begin a transaction on one of our connections. Replaces connections that were lost while idle."""
-        attempts_left = connections.attempts
+        attempts = 0
         while True:
-            attempts_left -= 1
+            attempts += 1
             connection = await connections.acquire()
             try:
                 if before is not None:
                     await before(connection)
                 place = None if connections is self._connections else self
-                transaction = self._new_transaction(connection, records, connections, place)
+                transaction: TransactionT = self.transaction_class(connection, records, connections, self._pin, place)
             except BaseException as error:
                 with cleaning_up_after(error):
                     await self._uninterrupted(connections.release(connection))
@@ -282,7 +275,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
                 was_lost = isinstance(error, self.errors) and transaction.is_lost
                 with cleaning_up_after(error):
                     await self._uninterrupted(transaction.close())
-                if not was_lost or not attempts_left:
+                if not was_lost or attempts >= connections.attempts:
                     raise
 
 

@@ -16,11 +16,10 @@ from dualwrite.recipes.sql.transaction_control import POSTGRES, Savepoint, check
 class StatementWatch(ABC):
     """Watches the connection of one dual write from begin to end, and notifies `records` of savepoints."""
 
-    def __init__(self, records: RecordBuffer) -> None:
-        self._records = records
-        self._refused_ending: BaseException | None = None
-        self._statement_failure: BaseException | None = None
-        self._is_closed = False
+    _records: RecordBuffer
+    _refused_ending: BaseException | None = None
+    _statement_failure: BaseException | None = None
+    _is_closed = False
 
     @abstractmethod
     def start(self) -> None:

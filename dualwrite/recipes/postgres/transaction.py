@@ -6,7 +6,6 @@ import importlib.resources
 import logging
 import os
 from abc import abstractmethod
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -157,7 +156,7 @@ class PostgresTransaction(PostgresSteps):
 
     async def begin(self) -> None:
         """Begin the transaction, or join an open one; works in autocommit mode too."""
-        await self._begin()
+        await self._script(self._beginning())
         self._watch.start()
 
     async def execute_before_begin(self, sql: str) -> None:
@@ -166,13 +165,8 @@ class PostgresTransaction(PostgresSteps):
 
     async def begin_and_locate(self) -> str:
         """Begin as `begin` does, and query `location`, in the same round trip if the driver can."""
-        await self._begin()
-        location = await self.location()
-        self._watch.start()
-        return location
-
-    def _begin(self) -> Coroutine[Any, Any, object]:
-        return self._script(self._beginning())
+        await self.begin()
+        return await self.location()
 
     def _beginning(self) -> str:
         mark = f"SET LOCAL {_MARK} = '{self._mark}'"

@@ -76,8 +76,7 @@ class PsycopgDriver(Driver):
                 await settled(connection.close())
             raise
 
-    def _is_idle(self, connection: Any) -> bool:
-        return is_idle(connection)
+    _is_idle = staticmethod(is_idle)
 
     async def _close(self, connection: Any) -> None:
         await settled(connection.close())

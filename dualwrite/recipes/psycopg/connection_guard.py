@@ -85,7 +85,7 @@ def assert_can_begin(connection: AnyConnection) -> None:
 
 class Watch(StatementWatch):
     def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
-        super().__init__(records)
+        self._records = records
         self._connection: Any = connection
         self._cursor_factory: Any = None
         self._nested = 0
@@ -111,9 +111,10 @@ class Watch(StatementWatch):
 
     def assert_intact(self) -> None:
         self._assert_nothing_refused()
-        if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        pgconn = self._connection.pgconn
+        if pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
-        status = self._connection.pgconn.transaction_status
+        status = pgconn.transaction_status
         if status == _INERROR:
             raise doomed_by(self._statement_failure) from self._statement_failure
         if status == _UNKNOWN:
@@ -124,10 +125,6 @@ class Watch(StatementWatch):
             raise IllegalStateError(UNFINISHED)
 
     # -- statements ----------------------------------------------------------------------------------------------
-
-    def before(self, query: Any) -> Savepoint | None:
-        """Check a query that a cursor is about to execute. Return what it does to a savepoint, for `after`."""
-        return super().before(query if type(query) is str else _text(query, self._connection))
 
     def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
         if savepoint is not None and not isinstance(error, Exception):
@@ -228,7 +225,7 @@ def _blocking_cursor(factory: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
             if watch is None:  # every statement of Django outside of dual writes; super() would double the cost
                 return factory.execute(self, query, params, **keywords)
-            savepoint = watch.before(query)
+            savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
             try:
                 executed = factory.execute(self, query, params, **keywords)
             except BaseException as error:
@@ -249,7 +246,7 @@ def _awaited_cursor(factory: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
             if watch is None:  # kept beyond the block
                 return await super().execute(query, *arguments, **keywords)
-            savepoint = watch.before(query)
+            savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
             try:
                 executed = await super().execute(query, *arguments, **keywords)
             except BaseException as error:
@@ -272,7 +269,7 @@ def _with_other_methods(factory: Any) -> Any:
         def method(cursor: Any, query: Any, *arguments: Any, **keywords: Any) -> Any:
             watch = vars(cursor.connection).get(_WATCH)
             if watch is not None:
-                watch.before_other(query)
+                watch.before_other(_text(query, cursor.connection))
             return genuine(cursor, query, *arguments, **keywords)
 
         return method

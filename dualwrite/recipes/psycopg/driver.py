@@ -14,9 +14,9 @@ Three things, each on one connection at a time:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 import psycopg
 from psycopg import generators, pq, waiting
@@ -26,12 +26,10 @@ from psycopg.pq.abc import PGresult
 
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
-from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
+from dualwrite.recipes.sql.commit_message import CommitMessage, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE, new_mark
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
-
-ResultT = TypeVar("ResultT")
 
 _COMMIT: Final = "commit"
 
@@ -82,21 +80,18 @@ Values = Mapping[str, str | bytes]
 """Values of parameters, which a statement names as `:name`."""
 
 
-def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
-    """Send statements and yield until their responses arrive; return the last one. Raises psycopg's errors.
-
-    None: the statements have been sent.
-    """
-    if sql is not None:
-        connection.pgconn.send_query(_sent(connection, sql))
-    answers: list[PGresult] = yield from generators.execute(connection.pgconn)
-    return _succeeded(connection, answers)
-
-
-def _succeeded(connection: AnyConnection, answers: Sequence[PGresult]) -> PGresult:
+def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
+    """Send statements and yield until their responses arrive; return the last one. Raises psycopg's errors."""
+    pgconn = connection.pgconn
+    pgconn.send_query(sql.encode(_ASCII) if sql.isascii() else _encoded(connection, sql))
+    answers: list[PGresult] = yield from generators.execute(pgconn)
     if answers[-1].status == _FAILED:
-        raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
+        raise _failure(connection, answers[-1])
     return answers[-1]
+
+
+def _failure(connection: AnyConnection, answer: PGresult) -> psycopg.Error:
+    return psycopg.errors.error_from_result(answer, encoding=connection.info.encoding)
 
 
 class _Numbered(NamedTuple):
@@ -119,7 +114,7 @@ def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGres
             types += (_BYTEA,)
             formats.append(_BINARY_FORMAT)
         else:
-            parameters.append(_sent(connection, value))
+            parameters.append(value.encode(_ASCII) if value.isascii() else _encoded(connection, value))
             types += (_UNKNOWN_TYPE,)
             formats.append(_TEXT_FORMAT)
     statement: Any = _Numbered(query, types)
@@ -130,15 +125,18 @@ def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGres
     else:
         if prepare is Prepare.SHOULD:
             pgconn.send_prepare(name, query, types)
-            _succeeded(connection, (yield from generators.execute(pgconn)))
+            answers: list[PGresult] = yield from generators.execute(pgconn)
+            if answers[-1].status == _FAILED:
+                raise _failure(connection, answers[-1])
         pgconn.send_query_prepared(name, parameters, formats)
     key = prepared.maybe_add_to_cache(statement, prepare, name)
-    answers: list[PGresult] = yield from generators.execute(pgconn)
+    answers = yield from generators.execute(pgconn)
     if key is not None:
         prepared.validate(key, prepare, name, answers)
-    answer = _succeeded(connection, answers)
+    if answers[-1].status == _FAILED:
+        raise _failure(connection, answers[-1])
     yield from prepared.maintain_gen(connection)
-    return answer
+    return answers[-1]
 
 
 @lru_cache(maxsize=1024)
@@ -149,9 +147,9 @@ def _with_numbers(sql: str, encoding: str) -> tuple[bytes, tuple[str, ...]]:
     return numbered.encode(encoding), tuple(names)
 
 
-def _sent(connection: AnyConnection, text: str) -> bytes:
+def _encoded(connection: AnyConnection, text: str) -> bytes:
     """Return a text in the client encoding, in which ASCII means the same whichever it is."""
-    return text.encode(_ASCII if text.isascii() else encoding_of(connection))
+    return text.encode(encoding_of(connection))
 
 
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
@@ -182,7 +180,8 @@ async def _one_text_in_loop(connection: psycopg.AsyncConnection[Any], steps: PQG
 
 def first_text(connection: AnyConnection, answer: PGresult) -> str | None:
     """Return the first value of a response; None if it is NULL or there is no row."""
-    return text_of(connection, answer.get_value(0, 0)) if answer.ntuples else None
+    value = answer.get_value(0, 0) if answer.ntuples else None
+    return value.decode(_ASCII) if value is not None and value.isascii() else text_of(connection, value)
 
 
 def text_of(connection: AnyConnection, value: bytes | None) -> str | None:
@@ -216,45 +215,17 @@ WAIT_INTERVAL_S: Final = 0.1
 """How often psycopg's wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
 
 
-def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
-    """Wait, and drop the connection if interrupted. Return the result, or an awaitable of it."""
-    if isinstance(connection, psycopg.AsyncConnection):
-        return _await_or_drop(connection, generator)
-    try:
-        return waiting.wait(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
-    except BaseException as error:
-        _drop_if_interrupted(connection, error)
-        raise
-
-
-async def _await_or_drop(connection: psycopg.AsyncConnection[Any], generator: PQGen[ResultT]) -> ResultT:
-    try:
-        return await waiting.wait_async(generator, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
-    except BaseException as error:
-        _drop_if_interrupted(connection, error)
-        raise
-
-
-def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> None:
-    if not isinstance(error, Exception):
-        connection.pgconn.finish()
-
-
 class PsycopgCommitMessage(CommitMessage):
     """A message that takes the place of `connection.commit()` inside a `with`."""
 
-    def __init__(self, connection: AnyConnection, sql: str, token: str, refusals: Refusals) -> None:
-        super().__init__(sql, token, refusals)
-        self._connection = connection
-
     def __enter__(self) -> Self:
-        attributes = vars(self._connection)
+        attributes = vars(self.connection)
         self._of_connection = attributes.get(_COMMIT)
         attributes[_COMMIT] = self.send
         return self
 
     def let_go(self) -> None:
-        attributes = vars(self._connection)
+        attributes = vars(self.connection)
         if attributes.get(_COMMIT) != self.send:
             return
         if self._of_connection is None:
@@ -267,23 +238,34 @@ class PsycopgCommitMessage(CommitMessage):
 
         Returns None, or an awaitable of it.
         """
-        connection = self._connection
+        connection = self.connection
         if isinstance(connection, psycopg.AsyncConnection):
             return self._send_in_loop(connection)
         with connection.lock:
-            return wait_or_drop(connection, self._steps())
+            try:
+                return waiting.wait(self._steps(), connection.pgconn.socket, interval=WAIT_INTERVAL_S)
+            except BaseException as error:
+                self._drop_if_interrupted(error)
+                raise
 
     async def _send_in_loop(self, connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.lock.acquire()  # `async with` would cost two more calls
         try:
-            await wait_or_drop(connection, self._steps())
+            await waiting.wait_async(self._steps(), connection.pgconn.socket, interval=WAIT_INTERVAL_S)
+        except BaseException as error:
+            self._drop_if_interrupted(error)
+            raise
         finally:
             connection.lock.release()
+
+    def _drop_if_interrupted(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            self.connection.pgconn.finish()
 
     def _steps(self) -> PQGen[None]:
         if self.was_committed:
             return
-        connection = self._connection
+        connection = self.connection
         try:
             assert_not_lost(connection)
         except psycopg.Error:

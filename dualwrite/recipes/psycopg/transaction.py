@@ -58,7 +58,7 @@ class PsycopgTransaction(PostgresTransaction):
         self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
 
     async def begin_and_locate(self) -> str:
-        response = await self._command(f"{self._beginning()}; SELECT {LOCATION}")
+        response = await self._script(f"{self._beginning()}; SELECT {LOCATION}")
         location = first_text(self.connection, response)
         assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
@@ -90,7 +90,7 @@ class PsycopgTransaction(PostgresTransaction):
         assert_not_lost(self.connection)
 
     async def _send_commit(self) -> str | None:
-        status = (await self._command("COMMIT")).command_status
+        status = (await self._script("COMMIT")).command_status
         return None if status is None else status.decode()
 
     async def _send_rollback(self) -> None:
@@ -101,18 +101,18 @@ class PsycopgTransaction(PostgresTransaction):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    def _script(self, sql: str) -> Coroutine[Any, Any, object]:
-        return self._command(sql)
-
     async def _first_row(self, sql: str) -> Sequence[str | None] | None:
-        answer = await self._command(sql)
+        answer = await self._script(sql)
         if not answer.ntuples:
             return None
-        return [text_of(self.connection, answer.get_value(0, column)) for column in range(answer.nfields)]
+        connection = self.connection
+        return [text_of(connection, answer.get_value(0, column)) for column in range(answer.nfields)]
 
-    async def _scalar(self, sql: str, parameters: Values | None = None) -> str | None:
-        steps = executed(self.connection, sql, parameters or {})
+    async def _scalar(self, sql: str, values: Values | None = None) -> str | None:
+        steps = executed(self.connection, sql, values or {})
         return first_text(self.connection, await self._answer(steps))
+
+    _added = _scalar
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
         """Execute a statement with a cursor free of the application's settings."""
@@ -128,12 +128,12 @@ class PsycopgTransaction(PostgresTransaction):
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         return int((await self._execute(sql, values)).rowcount)
 
-    async def _command(self, sql: str) -> PGresult:
+    def _script(self, sql: str) -> Coroutine[Any, Any, PGresult]:
         """Execute statements without parameters in one round trip. Return the last one's response.
 
         It bypasses psycopg's cursor, whose overhead would double the cost of such a statement.
         """
-        return await self._answer(answered(self.connection, sql))
+        return self._answer(answered(self.connection, sql))
 
     async def _answer(self, steps: PQGen[PGresult]) -> PGresult:
         if os.getpid() != self._process_id:

@@ -26,7 +26,8 @@ class CommitMessage:
     `refusals` are errors, by the texts that the server quotes, followed by `token`, if it did not reach COMMIT.
     """
 
-    def __init__(self, sql: str, token: str, refusals: Refusals) -> None:
+    def __init__(self, connection: Any, sql: str, token: str, refusals: Refusals) -> None:
+        self.connection = connection
         self._sql = sql
         self._token = token
         self._refusals = refusals

@@ -71,7 +71,8 @@ class Pin:
         return self.tables
 
     def sql(self, text: str) -> str:
-        return self.located.sql(text)
+        _, quoted_schema, oid = self.tables or self.located
+        return _qualified(text, quoted_schema, oid)
 
 
 class Statements(Protocol):

@@ -101,9 +101,9 @@ class PostgresSteps(ABC):
         """Whether the application may execute statements between the last one of ours and COMMIT."""
         return False
 
-    async def _scalar(self, sql: str, parameters: Mapping[str, str | bytes] | None = None) -> str | None:
+    async def _scalar(self, sql: str, values: Mapping[str, str | bytes] | None = None) -> str | None:
         """Return the first value of a statement, a text; None if it is NULL or there is no row."""
-        found = await self.rows(sql, parameters or {})
+        found = await self.rows(sql, values or {})
         value: str | None = found[0][0] if found else None
         return value
 
@@ -122,7 +122,7 @@ class PostgresSteps(ABC):
         try:
             text = await self._lock_free(transactional_id)
             if text is None:
-                text = await self._lock_in_time(transactional_id, timeout_ms)
+                text = await self.query(postgres.lock_row(self._pin.located, transactional_id, timeout_ms))
         except self.errors as error:
             match sqlstate_of(driver_error(error)):
                 case postgres.UNDEFINED_TABLE:
@@ -144,9 +144,6 @@ class PostgresSteps(ABC):
         if place is not None and (locked is None or locked[1] != place.location):
             await place.assert_holds(self)
         return None if locked is None else locked[0]
-
-    async def _lock_in_time(self, transactional_id: str, timeout_ms: int | None) -> str | None:
-        return await self.query(postgres.lock_row(self._pin.located, transactional_id, timeout_ms))
 
     async def _assert_no_row(self, transactional_id: str) -> None:
         try:

@@ -65,7 +65,7 @@ def commit_message(connection: sa.Connection, sql: str, token: str, refusals: Re
         from dualwrite.recipes.asyncpg.driver import AsyncpgCommitMessage
 
         return AsyncpgCommitMessage(driver, sql, token, refusals)
-    return MessageBeforeCommit(sql, token, refusals)
+    return MessageBeforeCommit(None, sql, token, refusals)
 
 
 def deciding(connection: sa.Connection) -> CommitMessage:
