@@ -100,7 +100,8 @@ class Producer(ProducerBase[RecordFuture]):
 
     def begin_transaction(self) -> None:
         """Open a transaction. Sends no request; Kafka learns of the transaction with its first record."""
-        self._check_process()
+        if self._generation != this_process.generation or threading.Lock is not FIRST_LOCK:
+            self._check_process()
         self._core.begin_transaction()
 
     def transaction(self) -> Transaction:
@@ -333,7 +334,9 @@ class Producer(ProducerBase[RecordFuture]):
         """Make a call, and block this thread until it ends."""
         if self._generation != this_process.generation:
             self._check_process()
-        waiter = self._new_waiter()
+        if threading.get_ident() == self._io.ident or sys.is_finalizing():
+            self._check_may_wait()
+        waiter = Waiter()
         operation = self._core.start(call, waiter.wake)
         if not operation.done:
             try:

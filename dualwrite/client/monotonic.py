@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 
 def _unpatched() -> Callable[[], float]:
     if not hasattr(time, "clock_gettime"):  # Windows
         return time.monotonic
-    clock_gettime, monotonic = time.clock_gettime, time.CLOCK_MONOTONIC
-    return lambda: clock_gettime(monotonic)
+    return partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 
 
 monotonic_s: Final = _unpatched()

@@ -237,7 +237,7 @@ def strike_blocks(face: Face, stride: int, first: int = 1, *, is_in_question: bo
 
     def get_ready() -> None:
         if is_in_question:
-            assert face.strike_next("wait_or_drop", writer)
+            assert face.strike_next("PsycopgCommitMessage.send", writer)
 
     with closing(face.make()) as writer:
         face.write(writer, face.next())
@@ -258,9 +258,9 @@ def strike_recoveries(face: Face, stride: int) -> None:
     """Strike `recover` at each place, or at some of them, where a COMMIT got no response."""
     with closing(face.make()) as writer:
         face.write(writer, face.next())
-        face.strike_next("wait_or_drop", writer)
+        face.strike_next("PsycopgCommitMessage.send", writer)
         for at in range(1, face.counted(writer.recover) + 1, stride):
-            face.strike_next("wait_or_drop", writer)
+            face.strike_next("PsycopgCommitMessage.send", writer)
             where = face.strike(at, writer.recover)
             with explained(where):
                 assert_nothing_in_use(writer)

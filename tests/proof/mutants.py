@@ -168,9 +168,9 @@ MUTANTS: Final = (
                 f"{_CORE}steps.py",
                 (
                     "        owned.telemetry.reach(PausePoint.AFTER_LOCK)\n"
-                    "        if self._slot.state is SlotState.UNRESOLVED"
+                    "        if self._slot.known.state is SlotState.UNRESOLVED"
                 ),
-                ("        owned.read_before = row\n        if self._slot.state is SlotState.UNRESOLVED"),
+                ("        owned.read_before = row\n        if self._slot.known.state is SlotState.UNRESOLVED"),
             ),
             Edit(
                 f"{_CORE}publishing.py",
@@ -305,7 +305,7 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}steps.py",
-                "            if row == owned.row:\n                return row",
+                "            if row == known.row:\n                return row",
                 "            return row",
             ),
         ),

@@ -40,7 +40,7 @@ def checked_topic(topic: Any) -> str:
         raise _invalid(
             f"{topic!r} is not a valid topic name: Kafka takes 1 to 249 letters, digits, '.', '_' and '-' (ASCII)"
         )
-    return exact(topic)
+    return topic if type(topic) is str else exact(topic)
 
 
 def whole_number(what: str, number: Any, most: int) -> int:
@@ -103,7 +103,7 @@ def _header(pair: Any) -> Header:
 
 def _utf8(what: str, text: str) -> bytes:
     try:
-        return exact(text).encode()
+        return text.encode() if type(text) is str else exact(text).encode()
     except UnicodeEncodeError as error:
         raise _invalid(
             f"{what} has an unpaired surrogate at character {error.start}, which is not valid UTF-8"

@@ -115,11 +115,6 @@ class Exchange:
         """Wait for the back-off before the next request."""
         self.retry_at_ms = now_ms + self.backoff.failed(error_code)
 
-    def restart(self) -> None:
-        """Forget the back-off: a new call of the application is not delayed by failures of an earlier one."""
-        self.backoff.succeeded()
-        self.retry_at_ms = 0.0
-
 
 class TransactionContext(StateMachine):
     """The shared state of a transactional producer, and the ways in which a transaction, an id or the producer ends.
@@ -174,9 +169,11 @@ class TransactionContext(StateMachine):
     # ---- the pending call -----------------------------------------------------------------------------------
 
     def start(self, name: str, argument: object) -> Operation:
-        """Start a call that was allowed."""
-        self.exchange.restart()
-        return self.pending.start(name, argument)
+        """Start a call that was allowed; failures of an earlier one do not delay it."""
+        self.exchange.backoff.succeeded()
+        self.exchange.retry_at_ms = 0.0
+        operation = self.pending.operation = Operation(name, argument)
+        return operation
 
     def join(self, name: str, argument: object) -> Operation | None:
         """Return the same call made before, if it is pending; raise `IllegalStateError` if another one is."""

@@ -368,20 +368,17 @@ class TransactionManager(TransactionContext):
         """
         if self.state is _IN_TRANSACTION:
             if self.pending.is_waiting_for(_PREPARE):
-                self._prepared()
+                self.happen(Event.FLUSHED_FOR_PREPARE)
+                # A stored pair is compared with Kafka's description, so it must name a transaction that Kafka knows.
+                if self.transaction.reached_kafka:
+                    self.transaction.prepared_state = self.pair
+                self.pending.finish(None)
         elif self.state in _ENDING and not self.transaction.reached_kafka and not self._must_raise_epoch_by_abort():
             self.ended()
 
     def _must_raise_epoch_by_abort(self) -> bool:
         """Return whether a failed transaction that never reached Kafka is aborted there anyway, to raise the epoch."""
         return self.transaction.failed and self.initialisation.is_v2 and not self.initialisation.steps
-
-    def _prepared(self) -> None:
-        self.happen(Event.FLUSHED_FOR_PREPARE)
-        # A stored pair is compared with Kafka's description, so it must name a transaction that Kafka knows.
-        if self.transaction.reached_kafka:
-            self.transaction.prepared_state = self.pair
-        self.pending.finish(None)
 
     def _next_request(self, delivered: bool, now_ms: float) -> Outgoing | None:
         state = self.state

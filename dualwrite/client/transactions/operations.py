@@ -90,11 +90,6 @@ class PendingCall:
         operation = self.operation
         return operation is not None and not operation.done and operation.name == name
 
-    def start(self, name: str, argument: object) -> Operation:
-        """Start a new call; the caller has checked that none is pending."""
-        self.operation = Operation(name, argument)
-        return self.operation
-
     def join(self, name: str, argument: object, standing: str) -> Operation | None:
         """Return the pending operation if it is the same call, None if nothing is pending.
 

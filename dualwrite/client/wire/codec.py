@@ -272,7 +272,7 @@ class ProduceEncoder:
 
 def _compact_length(length: int) -> bytes:
     """Return a length as flexible versions write it (KIP-482): one more, so that 0 is null, as an unsigned varint."""
-    return unsigned_varint(length + 1)
+    return bytes((length + 1,)) if length < 127 else unsigned_varint(length + 1)
 
 
 def _compact_string(text: str | None) -> bytes:

@@ -15,7 +15,6 @@ from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.statement_watch import NOT_READY
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
-from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres_steps import RequiredPlace
 
@@ -25,6 +24,7 @@ class AsyncpgTransaction(PostgresTransaction):
 
     errors = driver.ERRORS
     driver_name = "asyncpg"
+    _message_class = driver.AsyncpgCommitMessage
     _watch: Watch
 
     def __init__(
@@ -66,9 +66,6 @@ class AsyncpgTransaction(PostgresTransaction):
 
     def _begin_statement(self) -> str:
         return driver.begin_statement(self._raw)
-
-    def _new_message(self, sql: str, refusals: Refusals) -> driver.AsyncpgCommitMessage:
-        return driver.AsyncpgCommitMessage(self._raw, sql, self._mark, refusals)
 
     def _assert_connected(self) -> None:
         driver.protocol_of(self._raw)

@@ -145,7 +145,7 @@ class DualWriteCoordinator:
     @property
     def state(self) -> SlotState:
         """The state of the transactional id, as far as this process knows."""
-        return self._slot.state
+        return self._slot.known.state
 
     @property
     def kafka_transactional_id(self) -> str | None:
@@ -179,9 +179,9 @@ class DualWriteCoordinator:
             raise self._carries_another(use, first)
         self.owned.assert_usable()
 
-    def _carries_another(self, use: IdUse, first: IdUse | None) -> IllegalStateError:
+    def _carries_another(self, use: IdUse, first: IdUse) -> IllegalStateError:
         carries = f"transactional id {self.transactional_id!r} already carries a dual write"
-        if first is not None and first.thread != use.thread:
+        if first.thread != use.thread:
             return IllegalStateError(
                 f"{carries} of another thread; nothing was written: use a pool (prefix=... in place of "
                 "transactional_id=...), which gives each thread its own id"
@@ -359,7 +359,7 @@ class DualWriteCoordinator:
         """Lock the row, taking the id over unless this process owns it; prepare Kafka, and write the row."""
         write.locked_row = await self._steps.lock(write.database)
         write.transactional_id = self.transactional_id
-        if self.owned.owed and write.records.has_offsets:
+        if self._slot.known.owed and write.records.has_offsets:
             await self._publishing.leave_owed()
             raise self._owes_records(write)
         await self._steps.send(write)

@@ -55,10 +55,10 @@ class IdUsers:
         except IndexError:
             return None
 
-    def join(self, use: IdUse) -> IdUse | None:
+    def join(self, use: IdUse) -> IdUse:
         """Queue a use, which must `leave` in any case. Return the use that has the id."""
         self._queue.append(use)
-        return self.first
+        return self._queue[0]
 
     def wait(self, use: IdUse, timeout_s: float | None) -> bool:
         """Wait until a use that has joined has the id. Return False if the time is over."""

@@ -119,9 +119,10 @@ class OwnedId:
 
     def assert_usable(self) -> None:
         """Raise IllegalStateError if the id was closed, FencedError if Kafka has refused this writer's epoch."""
-        if self.slot.state is SlotState.CLOSED:
+        state = self.slot.known.state
+        if state is SlotState.CLOSED:
             raise IllegalStateError("this DualWriter is closed; make a new one")
-        if self.slot.state is SlotState.FENCED:
+        if state is SlotState.FENCED:
             raise self.fenced()
 
     def fenced(self) -> FencedError:
@@ -189,7 +190,7 @@ class OwnedId:
         the transaction by the row.
         """
         self.telemetry.decided(state, outcome)
-        if outcome is Outcome.COMMITTED and self.owed:
+        if outcome is Outcome.COMMITTED and self.slot.known.owed:
             self._note_repair(state)
         try:
             if outcome is Outcome.COMMITTED:

@@ -115,6 +115,9 @@ class Slot:
     def note(self, *, in_doubt: PreparedTxnState | None = None, owed: Sequence[BufferedRecord] | None = None) -> None:
         """Change facts that the present state does not vouch for."""
         known = self.known
-        self.known = known._replace(
-            in_doubt=known.in_doubt if in_doubt is None else in_doubt, owed=known.owed if owed is None else owed
+        self.known = Known(
+            known.state,
+            known.row,
+            known.in_doubt if in_doubt is None else in_doubt,
+            known.owed if owed is None else owed,
         )

@@ -58,8 +58,9 @@ class DualWriteSteps:
         """Lock the row, and take the id over unless this process already owns it. Return the content of the row."""
         owned = self._owned
         row = await self.lock_row(database)
-        if self._slot.state is SlotState.READY:
-            if row == owned.row:
+        known = self._slot.known
+        if known.state is SlotState.READY:
+            if row == known.row:
                 return row
             await leave_to_successor(owned, row)
             await owned.assert_leased(database)  # a take-over would fence the owner of the lease
@@ -71,7 +72,7 @@ class DualWriteSteps:
         owned = self._owned
         row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
         owned.telemetry.reach(PausePoint.AFTER_LOCK)
-        if self._slot.state is SlotState.UNRESOLVED:
+        if self._slot.known.state is SlotState.UNRESOLVED:
             # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
             with suppress(PreparedTransactionLost):  # as in get_ready()
                 await self._lost_commits.resolve_by(row)
@@ -87,7 +88,7 @@ class DualWriteSteps:
         and they could not be published again, LeaseLostError if the id is a pool's, and another process had its lease
         at the take-over, and TransactionHangsError if an earlier transaction hangs in a partition of the block.
         """
-        owned, kafka, owed = self._owned, self._owned.kafka, self._owned.owed
+        owned, kafka, owed = self._owned, self._owned.kafka, self._slot.known.owed
         if not owned.is_lease_known:
             await owned.assert_leased(write.database)
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over

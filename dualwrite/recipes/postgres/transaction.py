@@ -8,7 +8,7 @@ import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from dualwrite.errors import (
     IllegalStateError,
@@ -23,7 +23,7 @@ from dualwrite.recipes.core.store import (
 )
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
-from dualwrite.recipes.sql.commit_message import Refusals, assert_committed
+from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
     INSERT_IDENTITY,
@@ -75,6 +75,11 @@ class TableFile:
 class PostgresTransaction(PostgresSteps):
     """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
 
+    _message_class: ClassVar[type[CommitMessage]]
+    """The message that ends in COMMIT; its method `send` may return an awaitable."""
+    _raw: Any
+    """The driver's own connection."""
+
     def __init__(
         self,
         connection: Any,
@@ -85,12 +90,12 @@ class PostgresTransaction(PostgresSteps):
     ) -> None:
         self._pin = pin
         self._must_be_in = must_be_in
-        self._mark = new_mark()
+        self.mark = self.token = new_mark()
         self.connection = connection
         self._watch = watch
         self._of = of
         self._process_id = os.getpid()
-        self._deciding: Any = None  # the message of `_new_message`
+        self._deciding: Any = None  # of `_message_class`
         self._is_closed = False
         """Whether the connection was given back, and may belong to another block."""
         self.commit_was_sent = False
@@ -130,13 +135,6 @@ class PostgresTransaction(PostgresSteps):
         """Execute statements without parameters, in one round trip. It bypasses the watch."""
 
     @abstractmethod
-    def _new_message(self, sql: str, refusals: Refusals) -> Any:
-        """Return a message that ends in COMMIT, and quotes our mark if it does not reach it.
-
-        It has a method `send`, which may return an awaitable.
-        """
-
-    @abstractmethod
     def _assert_connected(self) -> None:
         """Raise an error of the driver if the connection is known to be lost."""
 
@@ -169,7 +167,7 @@ class PostgresTransaction(PostgresSteps):
         return await self.location()
 
     def _beginning(self) -> str:
-        mark = f"SET LOCAL {_MARK} = '{self._mark}'"
+        mark = f"SET LOCAL {_MARK} = '{self.mark}'"
         return f"{self._begin_statement()}; {mark}" if self.is_idle else mark
 
     async def location(self) -> str:
@@ -186,21 +184,17 @@ class PostgresTransaction(PostgresSteps):
         self._watch.assert_intact()  # a connection does not hold statements back
         self._watch.close()
 
-    @property
-    def mark(self) -> str:
-        return self._mark
-
     def _assert_begun(self) -> None:
         if self.is_idle:  # in autocommit mode a lock outside a transaction ends with its statement
             raise self._ended_past()
 
     def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
-        self._deciding = self._new_message(sql, refusals)
+        self._deciding = self._message_class(self._raw, sql, self.mark, refusals)
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without a lock; once this transaction is committed, the content is durable."""
         self._transactional_id = transactional_id
-        self._deciding = self._new_message(DURABLE_COMMIT, {})
+        self._commit_by(DURABLE_COMMIT, {})
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
 
     async def commit(self) -> None:
@@ -268,7 +262,7 @@ class PostgresTransaction(PostgresSteps):
     def close_at_once(self) -> bool:
         if self._is_closed:
             return True
-        if self._belongs_to_the_parent or not self.is_idle:
+        if os.getpid() != self._process_id or not self.is_idle:
             return False
         self._watch.stop()
         if self._of is None:

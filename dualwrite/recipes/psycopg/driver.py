@@ -184,6 +184,14 @@ def first_text(connection: AnyConnection, answer: PGresult) -> str | None:
     return value.decode(_ASCII) if value is not None and value.isascii() else text_of(connection, value)
 
 
+def first_texts(connection: AnyConnection, answer: PGresult) -> list[str | None] | None:
+    """Return the first row of a response; None if there is none."""
+    if not answer.ntuples:
+        return None
+    values = [answer.get_value(0, column) for column in range(answer.nfields)]
+    return [value.decode(_ASCII) if value and value.isascii() else text_of(connection, value) for value in values]
+
+
 def text_of(connection: AnyConnection, value: bytes | None) -> str | None:
     """Return a value of a response in text format."""
     if value is None:

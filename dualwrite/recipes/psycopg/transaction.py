@@ -25,12 +25,11 @@ from dualwrite.recipes.psycopg.driver import (
     begin_statement,
     executed,
     first_text,
+    first_texts,
     isolation_name,
     pyformat,
-    text_of,
 )
 from dualwrite.recipes.psycopg.own_adapters import cursor_of
-from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres import LOCATION
 from dualwrite.recipes.sql.postgres_steps import RequiredPlace
@@ -41,6 +40,7 @@ class PsycopgTransaction(PostgresTransaction):
 
     errors = (psycopg.Error,)
     driver_name = "psycopg"
+    _message_class = PsycopgCommitMessage
     connection: AnyConnection
     _watch: Watch
 
@@ -54,6 +54,7 @@ class PsycopgTransaction(PostgresTransaction):
     ) -> None:
         assert_can_begin(connection)
         super().__init__(connection, Watch(connection, records), of, pin, must_be_in)
+        self._raw = connection
         self._cursor: Any = None
         self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
 
@@ -83,9 +84,6 @@ class PsycopgTransaction(PostgresTransaction):
     def _begin_statement(self) -> str:
         return begin_statement(self.connection)
 
-    def _new_message(self, sql: str, refusals: Refusals) -> PsycopgCommitMessage:
-        return PsycopgCommitMessage(self.connection, sql, self._mark, refusals)
-
     def _assert_connected(self) -> None:
         assert_not_lost(self.connection)
 
@@ -102,11 +100,8 @@ class PsycopgTransaction(PostgresTransaction):
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
     async def _first_row(self, sql: str) -> Sequence[str | None] | None:
-        answer = await self._script(sql)
-        if not answer.ntuples:
-            return None
         connection = self.connection
-        return [text_of(connection, answer.get_value(0, column)) for column in range(answer.nfields)]
+        return first_texts(connection, await self._answer(answered(connection, sql)))
 
     async def _scalar(self, sql: str, values: Values | None = None) -> str | None:
         steps = executed(self.connection, sql, values or {})

@@ -34,14 +34,15 @@ SELECT_MANIFEST: Final = (
 
 STILL_HELD: Final = (
     "CASE WHEN kafka_transaction_state.xmax = CAST(pg_current_xact_id() AS xid) THEN true ELSE EXISTS ("
-    "SELECT 1 FROM pg_locks WHERE pg_locks.locktype = 'transactionid' AND pg_locks.pid = pg_backend_pid()"
-    " AND pg_locks.granted AND pg_locks.transactionid = kafka_transaction_state.xmax) END"
+    "SELECT 1 FROM pg_lock_status() AS held WHERE held.locktype = 'transactionid' AND held.pid = pg_backend_pid()"
+    " AND held.granted AND held.transactionid = kafka_transaction_state.xmax) END"
 )
 """True for the row if the current transaction has locked it.
 
 A locked row has the id of its locker in `xmax`. So the last statement of a dual write can prove that the transaction
 that locked the row is still running, even if ROLLBACK was sent as text or through a forked process. After a savepoint
-that was not released, the locker is a subtransaction, and only this server process holds a lock on its id.
+that was not released, the locker is a subtransaction, and only this server process holds a lock on its id. The view
+`pg_locks` selects from the same function, and takes the server half as long again to plan.
 """
 
 MARK: Final = "dualwrite.transaction"

@@ -61,6 +61,11 @@ class PostgresSteps(ABC):
     driver_name: ClassVar[str]
     """The name of the driver in error messages."""
 
+    mark: str
+    """The mark that was set with the transaction's BEGIN, empty if none was."""
+    token: str
+    """The end of the text in which the server quotes why it refused a message."""
+
     _pin: Pin
     _must_be_in: RequiredPlace | None = None
     _transactional_id: str | None = None
@@ -78,11 +83,6 @@ class PostgresSteps(ABC):
     @abstractmethod
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         """Return the number of rows that a statement changed."""
-
-    @property
-    @abstractmethod
-    def mark(self) -> str:
-        """The mark that was set with the transaction's BEGIN, empty if none was."""
 
     @abstractmethod
     def _assert_begun(self) -> None:
@@ -119,9 +119,15 @@ class PostgresSteps(ABC):
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._note_id(transactional_id)
+        place, text = self._must_be_in, None
         try:
-            text = await self._lock_free(transactional_id)
-            if text is None:
+            sql = postgres.lock_free_row(self._pin.located, transactional_id, and_locate=place is not None)
+            locked = await self._first_row(sql)
+            if place is not None and (locked is None or locked[1] != place.location):
+                await place.assert_holds(self)
+            if locked is not None:
+                text = locked[0]
+            else:  # the row is not free
                 text = await self.query(postgres.lock_row(self._pin.located, transactional_id, timeout_ms))
         except self.errors as error:
             match sqlstate_of(driver_error(error)):
@@ -135,15 +141,6 @@ class PostgresSteps(ABC):
         if text is None:
             await self._assert_no_row(transactional_id)
         return state_in(transactional_id, text)
-
-    async def _lock_free(self, transactional_id: str) -> str | None:
-        """Lock the row and check its location, in one round trip. Return None if the row is not free."""
-        place = self._must_be_in
-        sql = postgres.lock_free_row(self._pin.located, transactional_id, and_locate=place is not None)
-        locked = await self._first_row(sql)
-        if place is not None and (locked is None or locked[1] != place.location):
-            await place.assert_holds(self)
-        return None if locked is None else locked[0]
 
     async def _assert_no_row(self, transactional_id: str) -> None:
         try:
@@ -178,11 +175,6 @@ class PostgresSteps(ABC):
             token=self.token,
         )
         self._commit_by(sql, self.refusals(transactional_id, previous))
-
-    @property
-    def token(self) -> str:
-        """The end of the text in which the server quotes why it refused a message."""
-        return self.mark
 
     def refusals(self, transactional_id: str, previous: PreparedTxnState) -> Refusals:
         def not_held() -> Exception:
