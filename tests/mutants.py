@@ -86,7 +86,7 @@ MUTANTS: Final = (
     ),
     Mutant(f"{_CLIENT}recovery.py", "if ahead < 0:", "if ahead < -1:", "unit/test_recovery.py"),
     # recipes
-    Mutant(f"{_CORE}steps.py", "if row == owned.row:", "if True:", "recipes/test_late_take_over.py"),
+    Mutant(f"{_CORE}steps.py", "if row == known.row:", "if True:", "recipes/test_late_take_over.py"),
     Mutant(
         f"{_CORE}steps.py",
         "if passed_ms < bounded_ms - min(",
@@ -161,23 +161,23 @@ MUTANTS: Final = (
     # repair
     Mutant(
         f"{_CORE}steps.py",
-        "await kafka.send((*owned.owed, *ahead)",
+        "await kafka.send((*owed, *ahead)",
         "await kafka.send((*ahead,)",
         "recipes/test_repair_owed.py",
     ),
     Mutant(
         f"{_CORE}steps.py",
-        """            await kafka.send((*owned.owed, *ahead), sent, any_size=True)
-        await kafka.send(write.records, sent)
+        """                await kafka.send((*owed, *ahead), sent, any_size=True)
+            await kafka.send(write.records, sent)
 """,
-        """            await kafka.send(write.records, sent)
-        await kafka.send((*owned.owed, *ahead) or write.records, sent)
+        """                await kafka.send(write.records, sent)
+            await kafka.send((*owed, *ahead) or write.records, sent)
 """,
         "recipes/test_repair_owed.py",
     ),
     Mutant(
         f"{_CORE}steps.py",
-        "if write.prepared_state == write.locked_row:",
+        "if new == previous:",
         "if False:",
         "recipes/test_repair_evidence.py",
     ),
@@ -189,7 +189,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}coordinator.py",
-        "if self.owned.owed and write.records.has_offsets:",
+        "if self._slot.known.owed and write.records.has_offsets:",
         "if False:",
         "recipes/test_repair_owed.py",
     ),

@@ -27,10 +27,9 @@ from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.block_words import say_of_block
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
-from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
+from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution, say_of_block
 from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.leases import Leases, outbox_prefix_of
 from dualwrite.recipes.core.slot import SlotState

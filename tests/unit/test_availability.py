@@ -12,8 +12,7 @@ import pytest
 
 from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.errors import KafkaUnreachableError
-from dualwrite.recipes.core.availability import Availability
-from dualwrite.recipes.core.kafka_watch import Steps, TaskWatch
+from dualwrite.recipes.core.availability import Availability, Steps, TaskWatch
 
 CLUSTER = ClusterSettings((("127.0.0.1", 1),))
 

@@ -20,8 +20,8 @@ import asyncpg
 
 from dualwrite.errors import StateTableError, TransactionDoomedError
 from dualwrite.recipes.core.waiting import shield
-from dualwrite.recipes.sql.commit_message import CommitMessage, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+from dualwrite.recipes.sql.postgres_steps import CommitMessage, assert_committed
 
 ERRORS: Final[tuple[type[Exception], ...]] = (
     asyncpg.PostgresError,

@@ -22,9 +22,9 @@ from dualwrite.errors import (
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.availability import here
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
-from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict
 from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction

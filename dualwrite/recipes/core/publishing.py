@@ -28,11 +28,11 @@ from dualwrite.errors import (
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.availability import here
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.completion import LostCommits, VerdictNoted, leave_to_successor, take_over
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
-from dualwrite.recipes.core.kafka_watch import here
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.availability import IoThreadWatch, KafkaWatch, TaskWatch
 from dualwrite.recipes.core.kafka_participant import (
     AsyncKafkaParticipant,
     BlockingKafkaParticipant,
     KafkaParticipant,
 )
-from dualwrite.recipes.core.kafka_watch import IoThreadWatch, KafkaWatch, TaskWatch
 
 ResultT = TypeVar("ResultT")
 AnyContext = AbstractContextManager[ResultT] | AbstractAsyncContextManager[ResultT]

@@ -23,7 +23,6 @@ from dualwrite.recipes.core.store import (
 )
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
-from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
     INSERT_IDENTITY,
@@ -46,7 +45,7 @@ from dualwrite.recipes.sql.postgres import (
     new_mark,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
-from dualwrite.recipes.sql.postgres_steps import PostgresSteps, RequiredPlace
+from dualwrite.recipes.sql.postgres_steps import CommitMessage, PostgresSteps, Refusals, RequiredPlace, assert_committed
 
 _log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from psycopg.pq.abc import PGresult
 
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
-from dualwrite.recipes.sql.commit_message import CommitMessage, assert_committed
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE, new_mark
+from dualwrite.recipes.sql.postgres_steps import CommitMessage, assert_committed
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 

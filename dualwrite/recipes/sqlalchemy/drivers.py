@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.store import ended_past
-from dualwrite.recipes.sql.commit_message import CommitMessage, MessageBeforeCommit, Refusals
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit, Refusals
 from dualwrite.recipes.sqlalchemy.own_statements import own_text
 
 if TYPE_CHECKING:

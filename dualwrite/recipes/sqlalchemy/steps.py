@@ -24,11 +24,10 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
 )
 from dualwrite.recipes.sql import postgres, state_statements
-from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, SqlOfSteps
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements
-from dualwrite.recipes.sql.postgres_steps import PostgresSteps
+from dualwrite.recipes.sql.postgres_steps import PostgresSteps, Refusals
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import (
     Carry,
@@ -138,12 +137,12 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
         return ended_past_sqlalchemy(self._connection)
 
     @property
-    def mark(self) -> str:
+    def mark(self) -> str:  # type: ignore[override]
         mark: str = getattr(driver_connection(self._connection), postgres.MARK_ATTRIBUTE, "")
         return mark
 
     @cached_property
-    def token(self) -> str:
+    def token(self) -> str:  # type: ignore[override]
         return self.mark or secrets.token_hex(8)
 
     @property

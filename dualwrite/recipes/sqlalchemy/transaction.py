@@ -22,8 +22,8 @@ from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
-from dualwrite.recipes.sql.commit_message import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import Savepoint, checked, effect_of, grammar_of
 from dualwrite.recipes.sqlalchemy.drivers import (

@@ -10,7 +10,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import driver_error
 from dualwrite.recipes.core.store import not_as_locked
 from dualwrite.recipes.sql import postgres
-from dualwrite.recipes.sql.commit_message import refusal_in
+from dualwrite.recipes.sql.postgres_steps import refusal_in
 from dualwrite.recipes.sqlalchemy.own_statements import own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.steps import OnPostgres
