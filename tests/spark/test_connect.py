@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -90,8 +91,14 @@ def test_the_format_a_delta_table_foreach_batch_and_a_batch_that_fails(sqlite_wo
     world.add_values("c")
     lake = DeltaLake(tmp_path, pa.schema([("id", pa.string())]))
     arguments = repr((world.options, str(tmp_path / "input"), str(world.checkpoint), str(lake.root)))
+    free_port = {**os.environ, "SPARK_TESTING": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, arguments], capture_output=True, text=True, timeout=500, check=False
+        [sys.executable, "-c", CLIENT, arguments],
+        env=free_port,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-9000:]
     assert world.values() == ["a", "a", "a", "b", "b", "b", "c", "c", "c", "job"]
