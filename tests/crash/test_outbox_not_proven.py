@@ -349,6 +349,35 @@ def test_an_end_is_noted_before_the_coordinator_forgets_it(
 
 
 @bounded
+def test_an_id_is_taken_over_under_the_lock_of_its_row(postgres_server: PostgresServer, tier: Tier) -> None:
+    """The commit that notes an end releases the lock."""
+    with site_on(tier, postgres_server) as site:
+        run_and_kill(site.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
+        were_locked: list[bool] = []
+
+        def look(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_TAKEOVER:
+                were_locked.append(is_row_locked(site.scenario))
+
+        with outbox_pool(site.scenario, pause=look) as pool:
+            recover(site.scenario, pool)
+            assert_published(site.scenario, *event_bodies(site.scenario.database))
+        assert set(were_locked) == {True}
+
+
+def is_row_locked(scenario: PsycopgScenario) -> bool:
+    try:
+        execute(
+            scenario,
+            f"SELECT 1 FROM kafka_transaction_state WHERE transactional_id = '{scenario.transactional_id}' "
+            "FOR UPDATE NOWAIT",
+        )
+    except sa.exc.OperationalError:
+        return True
+    return False
+
+
+@bounded
 @pytest.mark.parametrize("point", [PausePoint.AFTER_BEGIN, PausePoint.AFTER_SEND, PausePoint.AFTER_PREPARE])
 @pytest.mark.parametrize("why", ["unreadable", "compacted"])
 def test_a_batch_is_settled_before_the_next_one_hides_its_end(
