@@ -67,7 +67,7 @@ $(FOLDER_OLDEST_DJANGO)/.ready: $(READY)
 	@touch $@
 
 interop: $(READY)
-	$(BIN)/python -m tests.interop $(INTEROP_ARGS)
+	$(BIN)/python -m pytest tests/interop $(TEST_ARGS)
 
 # Hostile requests against the emulator; requests in step with a real Apache Kafka.
 fuzz: $(READY)

@@ -1,4 +1,4 @@
-"""The folders of foreign clients: each folder's cases, and its client.
+"""The folders of foreign clients, and their cases.
 
 A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`.
 `known_failures.py` lists those that fail, with their brokers and reasons.
@@ -7,11 +7,9 @@ A case is a test; it is named `file/test`, without the words `test_`: `transacti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +19,7 @@ ROOT: Final = Path(__file__).parent
 
 
 class On(StrEnum):
-    """The brokers of the report card, by the names of their columns."""
+    """The brokers that the cases run on."""
 
     EMULATOR = "emulator"
     APACHE_KAFKA = "Apache Kafka"
@@ -36,7 +34,7 @@ class Fault(StrEnum):
 
 
 BROKER_FIXTURES: Final[Mapping[str, On]] = {"emulated_kafka": On.EMULATOR, "apache_kafka": On.APACHE_KAFKA}
-"""The column of each fixture."""
+"""The broker of each fixture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,55 +47,28 @@ class KnownFailure:
     link: str = ""
 
 
-def _distribution(name: str) -> Callable[[], str]:
-    return lambda: version(name)
-
-
-def _pinned_in(module: str, constant: str) -> Callable[[], str]:
-    return lambda: str(getattr(import_module(module), constant))
-
-
-def _librdkafka() -> str:
-    return f"{version('confluent-kafka')} (librdkafka {import_module('confluent_kafka').libversion()[0]})"
-
-
-@dataclass(frozen=True, slots=True)
-class ClientFolder:
-    """One client, with where its cases are."""
-
-    folder: str
-    name: str
-    version: Callable[[], str]
-
-
 CLIENT_FOLDERS: Final = (
-    ClientFolder("confluent_kafka", "confluent-kafka", _librdkafka),
-    ClientFolder("aiokafka", "aiokafka", _distribution("aiokafka")),
-    ClientFolder("kafka_python", "kafka-python", _distribution("kafka-python")),
-    ClientFolder("kafkajs", "kafkajs", _pinned_in("tests.interop.kafkajs.client", "VERSION")),
-    ClientFolder("franz_go", "franz-go", _pinned_in("tests.interop.franz_go.client", "VERSION")),
-    ClientFolder("sarama", "sarama", _pinned_in("tests.interop.sarama.client", "VERSION")),
-    ClientFolder("kafka_go", "kafka-go", _pinned_in("tests.interop.kafka_go.client", "VERSION")),
-    ClientFolder("rust_rdkafka", "rust-rdkafka", _pinned_in("tests.interop.rust_rdkafka.client", "VERSION")),
-    ClientFolder("java", "Java client and tools", _pinned_in("tests.interop.java.client", "VERSION")),
-    ClientFolder("spark", "Spark's connector", _pinned_in("tests.support.servers.spark_kafka", "CONNECTOR_VERSION")),
+    "confluent_kafka",
+    "aiokafka",
+    "kafka_python",
+    "kafkajs",
+    "franz_go",
+    "sarama",
+    "kafka_go",
+    "rust_rdkafka",
+    "java",
+    "spark",
 )
 
-
-RAW_WIRE: Final = ClientFolder("raw_wire", "requests by hand", _distribution("kafka-python"))
-"""No client: our own requests, with every response compared. It has a row on the card."""
-
-ALL_FOLDERS: Final = (*CLIENT_FOLDERS, RAW_WIRE)
-
 _PREFIX: Final = "tests/interop/"
-_BY_FOLDER: Final = {client.folder: client for client in ALL_FOLDERS}
 
 
-def folder_of(item: pytest.Item) -> ClientFolder | None:
-    """The client's folder that a test is in. Asked for every test of the suite, so it takes no path apart."""
+def folder_of(item: pytest.Item) -> str | None:
+    """Return the client's folder that a test is in. Asked for every test of the suite, so it takes no path apart."""
     if not item.nodeid.startswith(_PREFIX):
         return None
-    return _BY_FOLDER.get(item.nodeid[len(_PREFIX) :].partition("/")[0])
+    folder = item.nodeid[len(_PREFIX) :].partition("/")[0]
+    return folder if folder in CLIENT_FOLDERS else None
 
 
 def case_of(item: pytest.Item) -> str:

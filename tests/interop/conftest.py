@@ -21,9 +21,8 @@ from tests.support.real_kafkas import OLDER, TIMEOUT_SCAN_MS, Kind, shared_kafka
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 from tests.support.unavailable import skip
 
-from .client_folders import On, broker_of, case_of, folder_of
+from .client_folders import broker_of, case_of, folder_of
 from .known_failures import KNOWN_FAILURES
-from .report_card import ReportCard
 from .wire import LAST_CLIENT_EPOCH, Code, Identity, Wire
 
 KAFKA_VERSION_USED = os.environ.get("DUALWRITE_KAFKA_VERSION", KAFKA_VERSION)
@@ -195,27 +194,9 @@ def broker_wire(broker: Broker) -> Iterator[Wire]:
         yield wire
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Expect known failures; skip the cases that only `make interop` runs."""
-    is_interop_run = any(isinstance(plugin, ReportCard) for plugin in config.pluginmanager.get_plugins())
-    left_out = []
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Expect known failures."""
     for item in items:
-        client = folder_of(item)
-        if client is None:
-            continue
-        known = KNOWN_FAILURES.get(client.folder, {}).get(case_of(item))
+        known = KNOWN_FAILURES.get(folder_of(item) or "", {}).get(case_of(item))
         if known is not None and broker_of(item) in known.on:
             item.add_marker(pytest.mark.xfail(reason=known.reason, strict=True))
-        if not is_interop_run and not _runs_by_default(item):
-            left_out.append(item)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
-
-
-def _runs_by_default(item: pytest.Item) -> bool:
-    """The cases hold a real broker's responses, so only tests that ask it directly need one in every run."""
-    if item.get_closest_marker("matrix") is not None:
-        return False
-    return broker_of(item) != On.APACHE_KAFKA or item.get_closest_marker("compared") is not None

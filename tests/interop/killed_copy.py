@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from .foreign_client import ForeignClient
 from .killed_brokers import RECORDS, SIZE, SOURCE, TARGET, KillableCluster, in_background
 
@@ -11,7 +9,6 @@ from .killed_brokers import RECORDS, SIZE, SOURCE, TARGET, KillableCluster, in_b
 class KilledCopyCases:
     """With the fixtures `client` and `killable`."""
 
-    @pytest.mark.matrix
     def test_copy_while_the_broker_is_killed_is_exactly_once(
         self, client: ForeignClient, killable: KillableCluster, group: str, transactional_id: str
     ) -> None:

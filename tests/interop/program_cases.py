@@ -22,9 +22,6 @@ from tests.support.unavailable import skip
 _FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, -144, "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
 """Codes and names of a fenced producer's error; -144 is librdkafka's own."""
 
-_OTHER_CODECS = [pytest.param(codec, marks=pytest.mark.matrix) for codec in CODECS if codec != "lz4"]
-_OTHER_LOGINS = [pytest.param(login, marks=pytest.mark.matrix) for login in LOGINS[:-1]]
-
 Run = Callable[..., Any]
 
 
@@ -93,13 +90,12 @@ class RecordPrograms:
         assert run("consume", topic=topic, group=group, count=1) == expected
         assert wire.offset_fetch(group, topic) == (Code.NONE, 1)
 
-    @pytest.mark.parametrize("codec", ["lz4", *_OTHER_CODECS])
+    @pytest.mark.parametrize("codec", CODECS)
     def test_compression(self, run: Run, wire: Wire, topic: str, group: str, codec: str) -> None:
         if codec not in self.codecs:
             pytest.skip(f"this client is without {codec} here")
         check_compression(run, wire, topic, group, codec)
 
-    @pytest.mark.matrix
     def test_large_messages(self, run: Run, wire: Wire, topic: str, group: str) -> None:
         value = "x" * 900_000
         run("produce", topic=topic, values=[value], codec="none")
@@ -155,7 +151,6 @@ class TransactionPrograms:
 class CopyPrograms:
     """Transactions with records and the offsets of those that they were made of."""
 
-    @pytest.mark.matrix
     def test_copy_with_aborts_is_exactly_once(
         self, run: Run, wire: Wire, topic: str, transactional_id: str, group: str
     ) -> None:
@@ -173,7 +168,6 @@ class CopyPrograms:
 class KilledPrograms:
     """The copy, while the broker is killed. With the fixture `killable`."""
 
-    @pytest.mark.matrix
     def test_copy_while_the_broker_is_killed_is_exactly_once(
         self, program: CaseProgram, killable: KillableCluster, group: str, transactional_id: str
     ) -> None:
@@ -196,7 +190,7 @@ class SecurityPrograms:
         security = secured.of_programs(login)
         program.run("produce", servers=secured.servers(login), security=security, topic=topic, values=["v"])
 
-    @pytest.mark.parametrize("login", [*_OTHER_LOGINS, LOGINS[-1]], ids=str)
+    @pytest.mark.parametrize("login", LOGINS, ids=str)
     def test_login(
         self, program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str, login: Login
     ) -> None:

@@ -12,8 +12,6 @@ from tests.interop.foreign_client import ForeignClient, Message
 from tests.interop.logged_records import CODECS, records_of, values_of
 from tests.interop.wire import GROUP, Code, Wire
 
-_OTHER_CODECS = [pytest.param(codec, marks=pytest.mark.matrix) for codec in CODECS if codec != "zstd"]
-
 
 class RecordCases:
     """Judged by the log, and by the records that the client reads as a member of a group."""
@@ -32,7 +30,7 @@ class RecordCases:
         assert client.consume(broker.bootstrap_servers, topic, group, 2) == sent
         assert wire.offset_fetch(group, topic) == (Code.NONE, 2)
 
-    @pytest.mark.parametrize("codec", ["zstd", *_OTHER_CODECS])
+    @pytest.mark.parametrize("codec", CODECS)
     def test_compression(
         self, wire: Wire, broker: Broker, client: ForeignClient, topic: str, group: str, codec: str
     ) -> None:
@@ -51,14 +49,12 @@ class RecordCases:
         assert [record.value for record in written] == [b"a", b"b"]
         assert written[0].producer_id >= 0
 
-    @pytest.mark.matrix
     def test_large_messages(self, wire: Wire, broker: Broker, client: ForeignClient, topic: str) -> None:
         value = b"x" * 1_000_000
         client.write(broker.bootstrap_servers, topic, [Message(value)])
         assert values_of(wire, topic) == [value]
         assert client.read(broker.bootstrap_servers, topic, 1, committed=False) == [value]
 
-    @pytest.mark.matrix
     def test_a_message_that_is_too_large_is_refused(
         self, wire: Wire, broker: Broker, client: ForeignClient, topic: str
     ) -> None:

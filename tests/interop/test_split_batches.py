@@ -17,8 +17,6 @@ from .conftest import Broker
 from .foreign_clients import CLIENTS
 from .wire import Wire, wait_for
 
-pytestmark = pytest.mark.compared
-
 MESSAGE_TOO_LARGE = 10
 LIMIT = 20_000
 VALUES = [b"%03d" % number * 300 for number in range(80)]  # two batches; the second is not too large

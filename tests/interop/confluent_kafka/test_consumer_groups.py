@@ -87,7 +87,6 @@ def test_members_come_and_go(wire: Wire, broker: Broker, topic: str, group: str,
     members.close()
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_another_member_goes_on_where_the_first_one_left(
     wire: Wire, broker: Broker, topic: str, group: str, protocol: str
@@ -108,7 +107,6 @@ def test_another_member_goes_on_where_the_first_one_left(
     members.close()
 
 
-@pytest.mark.matrix
 def test_a_group_changes_its_protocol(wire: Wire, broker: Broker, topic: str, group: str) -> None:
     """KIP-848: a classic group that is empty becomes one of the new protocol, with its offsets."""
     wire.write(topic, b"1")

@@ -40,8 +40,6 @@ from tests.interop.wire import DEADLINE_S, Wire, wait_until
 
 __all__ = ["certificates", "secured", "secured_topic", "secured_wire"]
 
-EVERYDAY = (LOGINS[1], LOGINS[-1])
-
 
 def send(settings: dict[str, Any], topic: str) -> int | None:
     """Send one record. The code of the first error, if there is one."""
@@ -60,11 +58,7 @@ def send(settings: dict[str, Any], topic: str) -> int | None:
     return errors[0].code() if errors else None
 
 
-@pytest.mark.parametrize(
-    "login",
-    [each if each in EVERYDAY else pytest.param(each, marks=pytest.mark.matrix) for each in (*LOGINS, TOKEN_LOGIN)],
-    ids=str,
-)
+@pytest.mark.parametrize("login", [*LOGINS, TOKEN_LOGIN], ids=str)
 def test_login(secured: SecuredBroker, secured_wire: Wire, secured_topic: str, login: Login) -> None:
     settings = secured.of_librdkafka(login)
     if login.mechanism == "OAUTHBEARER":
@@ -112,7 +106,6 @@ def test_rules_allow_and_deny(secured: SecuredBroker, secured_wire: Wire, secure
     assert set(values_of(secured_wire, secured_topic)) == {b"v"}
 
 
-@pytest.mark.matrix
 def test_users_are_made_over_the_wire(secured: SecuredBroker, secured_wire: Wire, secured_topic: str) -> None:
     admin = AdminClient(secured.of_librdkafka(LOGINS[-1]))
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)

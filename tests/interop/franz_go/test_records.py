@@ -28,7 +28,7 @@ class TestRecords(RecordPrograms):
     @pytest.mark.parametrize(
         "consumer_groups",
         # a member of KIP-848 heartbeats every five seconds, and learns of changes no sooner
-        [pytest.param(False, id="classic"), pytest.param(True, id="KIP-848", marks=pytest.mark.matrix)],
+        [pytest.param(False, id="classic"), pytest.param(True, id="KIP-848")],
     )
     def test_members_share_partitions(  # type: ignore[override]  # has a parameter more
         self, run: Run, wire: Wire, topic: str, group: str, consumer_groups: bool

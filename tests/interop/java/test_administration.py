@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.interop.java.client import KafkaScripts
 from tests.interop.logged_records import values_of
 from tests.interop.wire import EARLIEST, GROUP, Code, Wire, wait_for
@@ -148,7 +146,6 @@ def test_cluster_id_and_api_versions(scripts: KafkaScripts) -> None:
     assert "EndTxn(26): 0 to 5" in versions
 
 
-@pytest.mark.matrix
 def test_election_of_preferred_leaders(scripts: KafkaScripts, topic: str) -> None:
     partition = ["--topic", topic, "--partition", "0"]
     out = scripts.ok("kafka-leader-election", "--election-type", "preferred", *partition)

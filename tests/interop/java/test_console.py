@@ -22,7 +22,7 @@ def test_console_producer_with_keys_and_headers(scripts: KafkaScripts, wire: Wir
     ]
 
 
-@pytest.mark.parametrize("codec", ["zstd", *(pytest.param(each, marks=pytest.mark.matrix) for each in CODECS[:4])])
+@pytest.mark.parametrize("codec", CODECS)
 def test_compression(scripts: KafkaScripts, wire: Wire, topic: str, codec: str) -> None:
     lines = [f"value {number} " * 20 for number in range(100)]
     options = ["--compression-codec", codec, "--topic", topic]
@@ -60,7 +60,6 @@ def test_producer_performance_with_transactions(scripts: KafkaScripts, wire: Wir
     assert len(committed_values_of(wire, topic)) == 300
 
 
-@pytest.mark.matrix
 def test_consumer_performance(scripts: KafkaScripts, wire: Wire, topic: str) -> None:
     for _ in range(5):
         wire.write(topic, *([b"x" * 100] * 100))
@@ -68,7 +67,6 @@ def test_consumer_performance(scripts: KafkaScripts, wire: Wire, topic: str) -> 
     assert out.splitlines()[-1].split(", ")[4] == "500"
 
 
-@pytest.mark.matrix
 def test_verifiable_producer_and_consumer(scripts: KafkaScripts, wire: Wire, topic: str, group: str) -> None:
     written = scripts.alone("kafka-verifiable-producer", "--topic", topic, "--max-messages", "200", "--acks", "-1")
     assert '"sent":200,"acked":200' in written.out

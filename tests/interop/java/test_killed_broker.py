@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.interop.java.client import JavaTools, KafkaScripts
 from tests.interop.killed_brokers import RECORDS, SIZE, SOURCE, TARGET, KillableCluster, in_background, killable
 
 __all__ = ["killable"]
 
 
-@pytest.mark.matrix
 def test_copy_while_the_broker_is_killed_is_exactly_once(
     java: JavaTools, killable: KillableCluster, group: str, transactional_id: str
 ) -> None:

@@ -24,8 +24,6 @@ from tests.interop.wire import Wire, wait_until
 
 __all__ = ["certificates", "secured", "secured_topic", "secured_wire"]
 
-EVERYDAY = LOGINS[-1]
-
 
 def settings_file(directory: Path, secured: SecuredBroker, login: Login) -> str:
     path = directory / "client.properties"
@@ -42,9 +40,7 @@ def send(java: JavaTools, secured: SecuredBroker, login: Login, topic: str, dire
     return ended.out + ended.err
 
 
-@pytest.mark.parametrize(
-    "login", [each if each == EVERYDAY else pytest.param(each, marks=pytest.mark.matrix) for each in LOGINS], ids=str
-)
+@pytest.mark.parametrize("login", LOGINS, ids=str)
 def test_login(
     java: JavaTools, secured: SecuredBroker, secured_wire: Wire, secured_topic: str, login: Login, tmp_path: Path
 ) -> None:
@@ -82,7 +78,6 @@ def test_rules_allow_and_deny(
     assert "permissionType" not in scripts.ok("kafka-acls", "--list", "--topic", secured_topic)
 
 
-@pytest.mark.matrix
 def test_users_of_scram(java: JavaTools, secured: SecuredBroker, secured_topic: str) -> None:
     scripts = KafkaScripts(java, secured.bootstrap_servers)
     entity = ["--entity-type", "users", "--entity-name", f"user-of-{secured_topic}"]

@@ -19,8 +19,6 @@ from tests.support.names import next_name
 from tests.support.servers.apache_kafka import ApacheKafka
 from tests.support.unavailable import skip
 
-pytestmark = pytest.mark.matrix
-
 
 @pytest.fixture(scope="module", params=list(BROKER_FIXTURES))
 def servers(request: pytest.FixtureRequest) -> Iterator[str]:

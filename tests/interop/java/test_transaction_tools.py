@@ -76,7 +76,7 @@ def test_abort_of_what_is_not_there_is_refused(scripts: KafkaScripts, topic: str
     assert "Could not find any open transactions starting at offset 0" in ended.out + ended.err
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.matrix) for each in (2, 3))])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_copier_with_random_aborts_copies_exactly_once(
     scripts: KafkaScripts, wire: Wire, topic: str, transactional_id: str, group: str, seed: int
 ) -> None:

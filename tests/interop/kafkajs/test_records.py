@@ -12,7 +12,7 @@ from tests.interop.wire import GROUP, Wire, wait_for
 class TestRecords(RecordPrograms):
     """The cases of every program."""
 
-    @pytest.mark.parametrize("codec", ["gzip", pytest.param("snappy", marks=pytest.mark.matrix)])
+    @pytest.mark.parametrize("codec", ["gzip", "snappy"])
     def test_compression(self, run: Run, wire: Wire, topic: str, group: str, codec: str) -> None:
         check_compression(run, wire, topic, group, codec)
 
@@ -27,7 +27,6 @@ class TestRecords(RecordPrograms):
         check_idempotence(run, wire, topic)
 
     @pytest.mark.parametrize("acks", [1, 0])
-    @pytest.mark.matrix
     def test_acks(self, run: Run, wire: Wire, topic: str, acks: int) -> None:
         run("produce", topic=topic, values=["a"], acks=acks)
         wait_for(lambda: values_of(wire, topic), lambda values: values == [b"a"])

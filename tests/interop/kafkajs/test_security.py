@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.apache_kafka.secured import LIMITED
 from tests.interop.case_program import CaseProgram
 from tests.interop.program_cases import SecurityPrograms
@@ -17,7 +15,6 @@ class TestSecurity(SecurityPrograms):
 
     not_authorized = "Not authorized to access topics"
 
-    @pytest.mark.matrix
     def test_rules(self, program: CaseProgram, secured: SecuredBroker, secured_topic: str) -> None:
         names = {"topic": secured_topic, "principal": f"User:{LIMITED}"}
         assert program.run("rules", servers=secured.bootstrap_servers, **names) == [1, 0]

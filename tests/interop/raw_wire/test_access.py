@@ -40,9 +40,9 @@ EMULATED_DIFFERENTLY: Mapping[tuple[str, str], str] = {
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("apache_kafka", marks=pytest.mark.matrix),  # the expected responses are its own
+        "apache_kafka",  # the expected responses are its own
         "emulated_kafka",
-        pytest.param("emulated_kafka_4_4", marks=pytest.mark.matrix),
+        pytest.param("emulated_kafka_4_4", marks=pytest.mark.proof),
     ],
 )
 def secured(request: pytest.FixtureRequest) -> Iterator[SecuredBroker]:

@@ -15,7 +15,6 @@ from tests.interop.raw_wire.sharing import Part, Sharer, set_group
 from tests.interop.wire import GROUP, Wire, wait_until
 from tests.support.names import next_name
 
-pytestmark = pytest.mark.compared
 GZIP, REFUSED = 1, 87
 TOPIC, BROKERS = 2, 4
 SET, DELETE = 0, 1

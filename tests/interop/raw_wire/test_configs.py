@@ -108,7 +108,6 @@ def create(wire: Wire, **configs: str) -> tuple[str, Any]:
     return name, answer.topics[0]
 
 
-@pytest.mark.compared
 @pytest.mark.parametrize(
     ("resource_type", "name"),
     [(TOPIC, THE_TOPIC), (BROKER, THE_NODE), (BROKER, ""), (GROUP, "g"), (CLIENT_METRICS, "s")],
@@ -129,7 +128,6 @@ def test_settings_are_described_as_by_apache_kafka(real: Wire, emulated: Wire, r
         assert ours == theirs, key
 
 
-@pytest.mark.compared
 def test_what_is_said_to_differ_does(real: Wire, emulated: Wire) -> None:
     found = set()
     for resource_type, name in ((TOPIC, THE_TOPIC), (BROKER, THE_NODE), (GROUP, "g")):
@@ -142,7 +140,6 @@ def test_what_is_said_to_differ_does(real: Wire, emulated: Wire) -> None:
     assert by_value_only <= found, "it is described as by Apache Kafka, so that nothing differs"
 
 
-@pytest.mark.compared
 def test_a_created_topic_is_answered_with_its_settings(real: Wire, emulated: Wire) -> None:
     of_real, of_emulated = (create(wire, retention_ms="5000")[1].configs for wire in (real, emulated))
     assert [config.name for config in of_emulated] == [config.name for config in of_real]
@@ -151,7 +148,6 @@ def test_a_created_topic_is_answered_with_its_settings(real: Wire, emulated: Wir
             assert ours == theirs
 
 
-@pytest.mark.compared
 def test_the_settings_of_altered_resources_are_described_as_by_apache_kafka(real: Wire, emulated: Wire) -> None:
     changes = {
         CLIENT_METRICS: {"interval.ms": "1000", "match": "client_id=a"},
@@ -210,7 +206,6 @@ def test_alterations_are_answered_by_the_emulator() -> None:
     assert answers == expected
 
 
-@pytest.mark.compared
 @pytest.mark.parametrize("broker", ["real", "emulated"])
 def test_a_type_that_is_asked_for_twice_is_listed_once(request: pytest.FixtureRequest, broker: str) -> None:
     wire: Wire = request.getfixturevalue(broker)

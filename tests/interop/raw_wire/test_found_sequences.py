@@ -22,8 +22,6 @@ from tests.interop.conftest import RELEASED, Broker
 from tests.interop.wire import wait_for
 from tests.support.names import next_name
 
-pytestmark = pytest.mark.compared
-
 IN_3_9, IN_4_3, IN_4_4 = "3.9", "4.3", "4.4"
 BROKERS: Final = {
     IN_3_9: ("emulated_kafka_3_9", "apache_kafka_3_9"),

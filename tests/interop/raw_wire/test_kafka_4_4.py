@@ -20,8 +20,6 @@ STALE_MEMBER_EPOCH = 113
 REBOOTSTRAP_REQUIRED = 129
 UNKNOWN_ID = uuid.UUID(int=77)
 
-pytestmark = pytest.mark.compared
-
 
 @pytest.fixture(scope="module", params=["emulated_kafka", "emulated_kafka_4_4", "apache_kafka"])
 def broker(request: pytest.FixtureRequest) -> Broker:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.interop.program_cases import RecordPrograms, TransactionPrograms
-
-pytestmark = pytest.mark.matrix  # librdkafka itself is in every run, by confluent-kafka; its build here takes minutes
 
 
 class TestRecords(RecordPrograms):
