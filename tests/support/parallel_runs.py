@@ -46,16 +46,10 @@ ON_REAL_KAFKAS: Final = (
     "tests/apache_kafka/test_recreated_topics.py",
     "tests/admin/test_everywhere.py",
     "tests/admin/test_pattern.py",
-    "tests/interop/test_sdk_on_apache_kafka.py",
-    "tests/interop/raw_wire/test_configs.py",
-    "tests/interop/raw_wire/test_api_versions.py",
-    "tests/interop/raw_wire/test_found_sequences.py",
-    "tests/interop/raw_wire/test_kafka_3_9.py",
-    "tests/interop/raw_wire/test_kafka_4_4.py",
-    "tests/interop/raw_wire/test_odd_requests.py",
-    "tests/interop/raw_wire/test_produce_checks.py",
 )
-"""Files that ask `tests.support.real_kafkas` for a broker. Their last test ends it."""
+"""Files that ask `tests.support.real_kafkas` for a broker, as many in `INTEROP` do. Their last test ends it."""
+
+INTEROP: Final = "tests/interop/"
 
 SHARING_NOTHING: Final = (
     "tests/crash/test_driver_matrix.py",
@@ -101,7 +95,7 @@ class FilesAndServers(LoadFileScheduling):
 def _piece_of(file: str) -> str:
     if file in IN_ONE_JVM:
         return _ONE_JVM
-    return _REAL_KAFKAS if file in ON_REAL_KAFKAS else file
+    return _REAL_KAFKAS if _is_on_real_kafkas(file) else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
@@ -124,7 +118,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if _is_worker(config):
-        items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
+        items.sort(key=lambda item: _place(_file_of(item)))
 
 
 @cache
@@ -138,12 +132,17 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     try:
         return (yield)
     finally:
-        if _is_worker(item.config) and _is_on_real_kafkas(item) and not (nextitem and _is_on_real_kafkas(nextitem)):
+        is_last = nextitem is None or not _is_on_real_kafkas(_file_of(nextitem))
+        if _is_worker(item.config) and _is_on_real_kafkas(_file_of(item)) and is_last:
             stop_shared_kafkas()
 
 
-def _is_on_real_kafkas(item: pytest.Item) -> bool:
-    return item.nodeid.partition("::")[0] in ON_REAL_KAFKAS
+def _is_on_real_kafkas(file: str) -> bool:
+    return file in ON_REAL_KAFKAS or (file.startswith(INTEROP) and file not in IN_ONE_JVM)
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -8,15 +8,11 @@ from typing import Final
 
 import pytest
 
-from tests.support.parallel_runs import LONGEST, ON_REAL_KAFKAS
+from tests.support.parallel_runs import INTEROP, LONGEST, ON_REAL_KAFKAS
 
 ROOT: Final = Path(__file__).parents[2]
 SHARED: Final = re.compile(r'\bshared_kafka\(|"apache_kafka(_3_9)?"[],]|\bapache_kafka: Broker')
-OTHERS: Final = {
-    "tests/interop/raw_wire/test_access.py",  # these two start their own under that name
-    "tests/interop/raw_wire/test_killed.py",
-    "tests/unit/test_parallel_runs.py",
-}
+THIS: Final = "tests/unit/test_parallel_runs.py"
 
 
 @pytest.mark.parametrize("file", LONGEST)
@@ -27,4 +23,4 @@ def test_a_file_that_is_named_is_there(file: str) -> None:
 def test_every_test_of_a_shared_kafka_is_in_its_list() -> None:
     """Otherwise it may find one that has been ended, if it comes later in the same process."""
     found = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if SHARED.search(path.read_text())}
-    assert found - OTHERS <= set(ON_REAL_KAFKAS)
+    assert {file for file in found if not file.startswith(INTEROP)} - {THIS} <= set(ON_REAL_KAFKAS)
