@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from dualwrite.recipes.sqlalchemy.writer import DualWriter as DualWriter
     from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter as AsyncDualWriter
     from dualwrite.recipes.recovery.service import RecoveryService as RecoveryService
-    from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter as RocksDbDualWriter
     from dualwrite.errors import (
         AbortableError as AbortableError,
         AdminError as AdminError,
@@ -130,7 +129,6 @@ if TYPE_CHECKING:
     )
 
 _MODULES: Final = {
-    "RocksDbDualWriter": "dualwrite.recipes.stores.rocksdb",
     "AsyncTransactionAdmin": "dualwrite.admin",
     "TransactionAdmin": "dualwrite.admin",
     "AsyncProducer": "dualwrite.async_producer",
@@ -227,7 +225,6 @@ _PACKAGES: Final = {
     "dualwrite.recipes.psycopg": "psycopg",
     "dualwrite.recipes.recovery": "sqlalchemy",
     "dualwrite.recipes.sqlalchemy": "sqlalchemy",
-    "dualwrite.recipes.stores.rocksdb": "rocksdict",
 }
 """The package of an extra that each of these modules needs."""
 
@@ -235,7 +232,6 @@ _EXTRAS: Final = {
     "aiokafka": "fast",
     "asyncpg": "asyncpg",
     "psycopg": "psycopg",
-    "rocksdict": "rocksdb",
     "sqlalchemy": "postgres",
 }
 """The extra that installs a package. For SQLAlchemy it is that of PostgreSQL; other databases have their own."""

@@ -21,7 +21,6 @@ __all__ = [
     "ConnectionSettings",
     "ProducerSettings",
     "RecoverySettings",
-    "StoreWriterSettings",
     "WriterPoolSettings",
     "WriterSettings",
 ]
@@ -97,29 +96,18 @@ class _Writing(_Sending, total=False):
     `lock_timeout_ms`: how long the state row may stay locked by another process (None: the database's own limit);
     60,000. `resolve_timeout_ms`: how long a database that does not respond after COMMIT is queried again; 30,000.
     `max_buffered_bytes`: how much memory the records of one block may take.
+    `create_table`: whether missing tables are created (yes). `schema`: that of the tables.
     """
 
     lock_timeout_ms: int | None
     resolve_timeout_ms: int
     max_buffered_bytes: int
     pause: PauseHook | None
-
-
-class _InTables(_Writing, total=False):
-    """More settings of writers on SQL databases: whether missing tables are created (yes), and their schema."""
-
     create_table: bool
     schema: str | None
 
 
-class StoreWriterSettings(ConnectionSettings, _Writing):
-    """The settings of `RocksDbDualWriter`, which has one id."""
-
-    bootstrap_servers: Servers
-    transactional_id: str
-
-
-class _OneId(ConnectionSettings, _InTables, total=False):
+class _OneId(ConnectionSettings, _Writing, total=False):
     delivery: Direct
 
 
@@ -129,7 +117,7 @@ class WriterSettings(_OneId):
     bootstrap_servers: Servers
 
 
-class _Leased(ConnectionSettings, _InTables, total=False):
+class _Leased(ConnectionSettings, _Writing, total=False):
     """More settings of pools.
 
     `max_writers`: how many transactional ids one process uses at a time; 8. `acquire_timeout_ms`: how long a block

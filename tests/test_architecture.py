@@ -16,7 +16,7 @@ MAP = (ROOT / "ARCHITECTURE.md").read_text()
 PACKAGES = ("dualwrite", "spark_sink")
 PATH = re.compile(r"`((?:dualwrite|spark_sink|tests|docs|benchmarks|examples)/[a-z0-9_/.]*)`")
 RECIPES = "dualwrite.recipes"
-DATABASE_LIBRARIES = {"sqlalchemy", "psycopg", "rocksdict", "asyncpg", "pymysql", "sqlite3", "django"}
+DATABASE_LIBRARIES = {"sqlalchemy", "psycopg", "asyncpg", "pymysql", "sqlite3", "django"}
 SHARED = ("core", "sql")
 """Folders of the recipes that every database uses."""
 
@@ -72,7 +72,7 @@ def test_what_databases_or_drivers_share_knows_none_of_them(folder: str, graph: 
     files = source_files(*PACKAGES)
     here = [name for name in files if name.startswith(f"{RECIPES}.{folder}.")]
     assert len(here) > 4
-    known = {*SHARED, "pool", "postgres", "writer", "capabilities"} if folder == "postgres" else set(SHARED)
+    known = {*SHARED, "pool", "postgres", "writer"} if folder == "postgres" else set(SHARED)
     for module in here:
         assert not external_imports(module, files[module]) & DATABASE_LIBRARIES, module
         recipes = {name.split(".")[2] for name in graph[module] if name.startswith(f"{RECIPES}.")}

@@ -26,7 +26,6 @@ from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.dual_write import DualWrite
@@ -50,13 +49,11 @@ class _Decorator(Generic[TxT]):
     """The part that both decorators share: their settings, and the steps of a call."""
 
     def __init__(self, writer: Any, *, retries: int = 0, inside: Inside = "join") -> None:
-        """Take a writer of either kind. Raise ConfigError for settings that are unknown, or not for its backend."""
+        """Take a writer of either kind. Raise ConfigError for unknown settings."""
         if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
             raise ConfigError(f"retries takes a whole number of at least 0, not {retries!r}")
         if inside not in get_args(Inside):
             raise ConfigError(f"inside takes one of {', '.join(get_args(Inside))}, not {inside!r}")
-        if inside == "savepoint":
-            assert_can(writer.backend.name, Feature.SAVEPOINTS)
         self._writer = writer
         self._retries = retries
         self._inside = inside

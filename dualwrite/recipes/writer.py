@@ -1,6 +1,6 @@
 """The writers: two interfaces (for threads and for asyncio) over any backend and either slot policy.
 
-Users call a face (`ThreadWriter`, `TaskWriter`). A `Backend` (SQLAlchemy, psycopg, RocksDB) begins the
+Users call a face (`ThreadWriter`, `TaskWriter`). A `Backend` (SQLAlchemy, psycopg, a store of your own) begins the
 database transaction of a block and creates the handle for the block. A slot policy determines the transactional id of
 the block: with `OneId` the one given as `transactional_id=`, with `PoolSettings` a leased one, which begins with
 `prefix=`. The public classes (`DualWriter`, `PsycopgDualWriter`, ...) are faces with a backend, and are defined in the
@@ -25,7 +25,6 @@ from dualwrite.guarded import cleaning_up_after
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
@@ -58,9 +57,6 @@ Slots = ThreadTurns | TaskTurns | PoolCoordinator
 
 class Backend(Protocol[BindT_contra, TxT_co]):
     """A database: begins its transactions and creates the handles for blocks."""
-
-    @property
-    def name(self) -> BackendName: ...
 
     @property
     def database(self) -> Database:

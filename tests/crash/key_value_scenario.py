@@ -9,7 +9,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter
+from examples.rocksdb_writer import RocksDbDualWriter
 from tests.crash.scenario import LIMITS, Predecessor, Seen, event_texts
 from tests.support.databases import unique
 from tests.support.key_value_stores import RocksDbStore

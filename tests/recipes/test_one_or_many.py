@@ -16,7 +16,6 @@ from dualwrite import (
     AsyncPsycopgDualWriter,
     DualWriter,
     PsycopgDualWriter,
-    RocksDbDualWriter,
 )
 from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError, IllegalStateError
@@ -75,15 +74,6 @@ def test_the_members_of_a_pool(make: Callable[..., Any]) -> None:
     for member in OF_ONE_ID:
         with pytest.raises(IllegalStateError, match="has a pool of transactional ids with prefix 'orders'"):
             getattr(writer, member)
-
-
-def test_a_store_has_no_pool() -> None:
-    made: Any = RocksDbDualWriter
-    for given in ({"prefix": "orders"}, {"prefix": "orders", "transactional_id": "orders-1"}):
-        with pytest.raises(ConfigError, match="RocksDB cannot carry a pool of transactional ids: "):
-            made(None, bootstrap_servers="127.0.0.1:1", **given)
-    with pytest.raises(ConfigError, match="transactional_id takes a text of 1 to 255 characters, not None"):
-        made(None, bootstrap_servers="127.0.0.1:1")
 
 
 def test_close_waits_for_the_block_of_another_thread(scenario: Scenario) -> None:

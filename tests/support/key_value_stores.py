@@ -7,7 +7,7 @@ from typing import Any
 
 from rocksdict import Rdict, WriteBatch
 
-from dualwrite.recipes.stores.rocksdb import STATE_COLUMN_FAMILY, RocksDbDualWriter
+from examples.rocksdb_writer import STATE_COLUMN_FAMILY, RocksDbDualWriter
 from tests.support.databases import unique
 
 

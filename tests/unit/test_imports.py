@@ -28,7 +28,7 @@ ON_ANOTHER_SYSTEM = """
 import os, select, signal, socket, sys
 
 # other packages' own affair, and all of them are there for Windows, too
-import asyncio, multiprocessing.connection, aiokafka, asyncpg, click, kafka, psycopg, pyarrow, rich, rocksdict
+import asyncio, multiprocessing.connection, aiokafka, asyncpg, click, kafka, psycopg, pyarrow, rich
 import sqlalchemy.orm, pymysql
 
 pymysql.install_as_MySQLdb()  # as settings of Django do

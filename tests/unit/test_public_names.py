@@ -76,8 +76,8 @@ print(*sorted(set(globals()) - before - {{"before", "package"}}))
     ("missing", "gone"),
     [
         ((), set[str]()),
-        (("rocksdict",), {"RocksDbDualWriter"}),
-        (("sqlalchemy", "psycopg", "asyncpg", "rocksdict"), None),
+        (("asyncpg",), {"AsyncpgDualWriter"}),
+        (("sqlalchemy", "psycopg", "asyncpg"), None),
     ],
 )
 def test_a_star_imports_what_can_be_imported(missing: tuple[str, ...], gone: set[str] | None) -> None:
@@ -98,14 +98,15 @@ def test_what_is_not_there() -> None:
 
 
 def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [each for each in sys.modules if each == "rocksdict" or each.startswith("rocksdict.")]:
+    for module in [each for each in sys.modules if each == "asyncpg" or each.startswith("asyncpg.")]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "rocksdict", None)  # as where it is not installed
-    monkeypatch.delitem(sys.modules, "dualwrite.recipes.stores.rocksdb", raising=False)
-    monkeypatch.delitem(vars(dualwrite), "RocksDbDualWriter", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dualwrite\[rocksdb\]'") as raised:
-        dualwrite.RocksDbDualWriter  # noqa: B018
-    assert str(raised.value).startswith("dualwrite.RocksDbDualWriter needs the package rocksdict")
+    monkeypatch.setitem(sys.modules, "asyncpg", None)  # as where it is not installed
+    for module in [each for each in sys.modules if each.startswith("dualwrite.recipes.asyncpg")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(vars(dualwrite), "AsyncpgDualWriter", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dualwrite\[asyncpg\]'") as raised:
+        dualwrite.AsyncpgDualWriter  # noqa: B018
+    assert str(raised.value).startswith("dualwrite.AsyncpgDualWriter needs the package asyncpg")
 
 
 def test_the_wheel_needs_nothing_of_the_checkout() -> None:

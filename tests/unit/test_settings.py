@@ -18,7 +18,6 @@ from dualwrite.settings import (
     AdminSettings,
     ProducerSettings,
     RecoverySettings,
-    StoreWriterSettings,
     WriterPoolSettings,
     WriterSettings,
 )
@@ -36,8 +35,6 @@ def test_the_types_have_the_settings_of_the_table() -> None:
     of_the_producer = names(ProducerSettings) - OF_THE_WRITER
     assert names(WriterPoolSettings) == of_the_producer | {field.name for field in fields(WritingSettings)}
     assert names(WriterSettings) == names(WriterPoolSettings) - set(OF_POOLS)
-    of_tables = {"create_table", "schema", "delivery"}
-    assert names(StoreWriterSettings) == names(WriterSettings) - of_tables | {"transactional_id"}
     assert names(AdminSettings) == config._ADMIN_PARSERS.keys()
     assert names(RecoverySettings) == names(AdminSettings) - {"default_api_timeout_ms"} | config.PUBLISHING
 
@@ -45,7 +42,6 @@ def test_the_types_have_the_settings_of_the_table() -> None:
 def test_only_the_servers_have_to_be_named_where_there_is_no_mapping() -> None:
     for of in (WriterSettings, WriterPoolSettings, RecoverySettings):
         assert of.__required_keys__ == {"bootstrap_servers"}
-    assert StoreWriterSettings.__required_keys__ == {"bootstrap_servers", "transactional_id"}
     assert not ProducerSettings.__required_keys__
     assert not AdminSettings.__required_keys__
 
@@ -64,7 +60,6 @@ def test_every_face_takes_the_types() -> None:
         if name.endswith(("Writer", "Producer", "Admin", "Service"))
     }
     assert [text for each in taken.values() for text in each if not text.startswith("Unpack[")] == []
-    assert taken.pop("RocksDbDualWriter") == ["Unpack[StoreWriterSettings]"]
     writers = {name: texts for name, texts in taken.items() if name.endswith("Writer")}
     assert len(writers) == 5
     assert all(texts == ["Unpack[WriterSettings]", "Unpack[WriterPoolSettings]"] for texts in writers.values())

@@ -11,7 +11,6 @@ import asyncpg
 from dualwrite.errors import PoolTimeoutError
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.transaction import AsyncpgDatabase
-from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.postgres.backend import Driver
 from dualwrite.recipes.postgres.connections import Connections
@@ -22,7 +21,6 @@ _log = logging.getLogger(__name__)
 class AsyncpgDriver(Driver):
     """asyncpg; `wait_ms` limits the wait for a connection of an exhausted pool (None: no limit)."""
 
-    name = BackendName.ASYNCPG
     connection_name = "an asyncpg.Connection"
     sources = "an AsyncpgDualWriter is a DSN, an asyncpg.Pool or a function that makes connections"
     database = AsyncpgDatabase

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.dual_write import DualWrite
@@ -32,7 +31,6 @@ _KEPT_BESIDE: Final = 2
 class Driver(ABC):
     """A driver's way to make the connections and the database of a backend."""
 
-    name: BackendName
     connection_name: str
     """The name of a connection in error messages."""
     sources: str
@@ -131,7 +129,6 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         self._source = source
         self._driver = driver
         self._handle = handle
-        self.name: Final = driver.name
         self.waiting: Final = waiting
         self._create_table = create_table
         self._schema = checked_schema(schema)

@@ -9,7 +9,6 @@ from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
 from dualwrite.guarded import cleaning_up_after
-from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.postgres.backend import Driver
 from dualwrite.recipes.postgres.connections import Connections
@@ -21,7 +20,6 @@ from dualwrite.recipes.psycopg.transaction import PsycopgDatabase
 class PsycopgDriver(Driver):
     """psycopg, with the class of its connections for threads or for asyncio."""
 
-    name = BackendName.PSYCOPG
     sources = "a PsycopgDualWriter is a conninfo, a psycopg_pool.ConnectionPool or a function that makes connections"
     database = PsycopgDatabase
 

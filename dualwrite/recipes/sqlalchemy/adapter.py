@@ -11,7 +11,6 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from dualwrite.errors import ConfigError
 from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
@@ -146,7 +145,6 @@ class CarryOut(Protocol):
 class SqlAlchemyBackend:
     """An engine on which blocks run; a pool has a second engine for its background."""
 
-    name: Final = BackendName.SQLALCHEMY
     database: SqlAlchemyDatabase
 
     def __init__(
@@ -211,8 +209,8 @@ class SqlAlchemyBackend:
         assert_has_outboxes(self.engine.dialect)
         if shares_one_connection(self.engine):
             raise ConfigError(
-                f"{self.name} cannot carry {Feature.OUTBOX} with {type(self.engine.pool).__name__}, which has a single "
-                "connection: what publishes needs one of its own. Use a file, or leave delivery at Direct()"
+                f"an outbox is not possible with {type(self.engine.pool).__name__}, which has a single connection: "
+                "what publishes needs one of its own. Use a file, or leave delivery at Direct()"
             )
         return self.database
 

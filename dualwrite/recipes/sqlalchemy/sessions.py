@@ -30,7 +30,6 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionm
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.dual_write import (
     ENDED_PAST,
@@ -40,6 +39,7 @@ from dualwrite.recipes.core.dual_write import (
     roll_back_database,
 )
 from dualwrite.recipes.core.store import ended_past
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction
 from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, transaction_on, watch
@@ -81,11 +81,16 @@ def dual_write_sessions(
     An async_sessionmaker, an async_scoped_session or a class of AsyncSessions needs an AsyncDualWriter, and `send` of
     `dualwrite.recipes.sqlalchemy.sessions_async`. The call then applies only to AsyncSessions that are made afterwards.
 
-    Raises ConfigError for any other `sessions`, if only one of the two arguments is for asyncio, or if a pool's
-    database is SQLite.
+    Raises ConfigError for any other `sessions` or `writer`, if only one of the two is for asyncio, or if the database
+    of a pool is SQLite.
     """
-    assert_can(writer.backend.name, Feature.SESSIONS)
-    engine = writer.backend.engine
+    backend: Any = writer.backend
+    if not isinstance(backend, SqlAlchemyBackend):
+        raise ConfigError(
+            f"dual_write_sessions takes a writer on SQLAlchemy, not {type(writer).__name__}: only SQLAlchemy has "
+            "Sessions; send inside `with writer.transaction()`"
+        )
+    engine = backend.engine
     awaited = _made_for_coroutines(sessions)
     if (awaited is not None) is not engine.dialect.is_async:
         raise ConfigError(

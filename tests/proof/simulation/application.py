@@ -10,7 +10,6 @@ from typing import Any, Final
 from dualwrite.delivery import Delivery, Direct
 from dualwrite.errors import BoundExceededError, DualWriteError, RowLockTimeoutError, TransactionHangsError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.id_settings import OneId
@@ -70,7 +69,6 @@ class Handle(DualWrite):
 class SimulatedBackend:
     """The simulated database as a backend of writers."""
 
-    name: Final = BackendName.PSYCOPG
     waiting: Final = TASKS
     leases_inside_blocks: Final = True
     connect_first: Final = None

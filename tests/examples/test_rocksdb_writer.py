@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
+from dualwrite import Direct
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import IllegalStateError, OutcomeUnknown, RowLockTimeoutError, TransactionDoomedError
+from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, RowLockTimeoutError, TransactionDoomedError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.stores.rocksdb import RocksDbDualWriter, _RocksDbStore
+from examples.rocksdb_writer import RocksDbDualTransaction, RocksDbDualWriter, _RocksDbStore
 from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.scenario import AtPoint
 from tests.support.key_value_stores import RocksDbStore, in_directory
@@ -147,3 +148,25 @@ def test_a_database_in_raw_mode(tmp_path: Path, emulator: Emulator) -> None:
                 tx.send("raw", value=value)
     assert db[b"k"] == b"2"
     db.close()
+
+
+def test_a_decorated_call_joins_the_block(store: RocksDbStore, scenario: KeyValueScenario) -> None:
+    with scenario.writer() as writer:
+
+        @writer.transactional
+        def place(tx: RocksDbDualTransaction, value: int) -> None:
+            tx.put("lamps", value)
+            tx.send(scenario.topic, key="k", value=str(value))
+
+        with writer.transaction():
+            place(1)
+    assert store.db["lamps"] == 1
+
+
+@pytest.mark.parametrize("setting", [{"prefix": "a"}, {"delivery": Direct()}, {"create_table": False}, {"schema": "b"}])
+def test_settings_without_an_effect_are_refused(setting: dict[str, Any]) -> None:
+    made: Any = RocksDbDualWriter
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))} cannot be set here"):
+        made(None, bootstrap_servers="127.0.0.1:1", **setting)
+    with pytest.raises(ConfigError, match="transactional_id takes a text of 1 to 255 characters, not None"):
+        made(None, bootstrap_servers="127.0.0.1:1")

@@ -19,13 +19,12 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.id_settings import OneId
@@ -33,7 +32,6 @@ from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks, not_as_
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.writer import ThreadWriter, Use
-from dualwrite.settings import StoreWriterSettings
 
 __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
 
@@ -243,7 +241,6 @@ class RocksDbDualTransaction(DualWrite):
 
 
 class _RocksDbBackend:
-    name: Final = BackendName.ROCKSDB
     waiting: Final = THREADS
 
     def __init__(self, store: _RocksDbStore) -> None:
@@ -271,7 +268,7 @@ class RocksDbDualWriter(ThreadWriter[None, RocksDbDualTransaction]):
         db: Rdict,
         *,
         raw_mode: bool = False,
-        **settings: Unpack[StoreWriterSettings],
+        **settings: Any,
     ) -> None:
         ids = _one_id(settings)
         super().__init__(_RocksDbBackend(_RocksDbStore(db, raw_mode=raw_mode)), ids)
@@ -287,12 +284,9 @@ class RocksDbDualWriter(ThreadWriter[None, RocksDbDualTransaction]):
 
 
 def _one_id(settings: Mapping[str, Any]) -> OneId:
-    """Return the slot policy of a writer. Raises ConfigError, also for a pool, and for settings of tables."""
-    for setting, feature in (("prefix", Feature.POOL), ("delivery", Feature.DELIVERY)):
-        if setting in settings:
-            assert_can(BackendName.ROCKSDB, feature)
-    for setting in ("create_table", "schema"):
-        if setting in settings:
-            raise ConfigError(f"{setting} cannot be set here: RocksDB has no tables")
+    """Return the slot policy of a writer. Raises ConfigError, also for settings of pools and of tables."""
+    for name in ("prefix", "delivery", "create_table", "schema"):
+        if name in settings:
+            raise ConfigError(f"{name} cannot be set here: RocksDB has no tables, and one process opens it at a time")
     given = dict(settings)
     return OneId(given.pop("transactional_id", None), given)

@@ -1,4 +1,4 @@
-"""Features by database: `@transactional` beyond SQLAlchemy, and the refusals, which quote the table."""
+"""Blocks on psycopg alone: entered once, dropped without an end; and Sessions, which need SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite import Direct, dual_write_sessions
+from dualwrite import dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction
-from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, PsycopgScenario
 from tests.support.databases import PostgresDatabase
-from tests.support.key_value_stores import RocksDbStore, in_directory
 
 
 @pytest.fixture
@@ -39,36 +34,9 @@ def awaited_scenario(postgres: PostgresDatabase, emulator: Emulator) -> Iterator
     made.runner.close()
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RocksDbStore]:
-    made = in_directory(tmp_path)
-    yield made
-    made.close()
-
-
 def put(tx: PsycopgDualTransaction, scenario: PsycopgScenario, number: int) -> None:
     tx.connection.execute(INSERT, (number, str(number)))
     tx.send(scenario.topic, key="k", value=str(number))
-
-
-# ---- @transactional -----------------------------------------------------------------------------------------------
-
-
-def test_calls_on_rocksdb_join_and_have_no_savepoints(store: RocksDbStore, emulator: Emulator) -> None:
-    scenario = KeyValueScenario(store, emulator)
-    with scenario.writer() as writer:
-
-        @writer.transactional
-        def place(tx: RocksDbDualTransaction, value: int) -> None:
-            tx.put("lamps", value)
-            tx.send(scenario.topic, key="k", value=str(value))
-
-        with writer.transaction():
-            place(1)
-        assert store.db["lamps"] == 1
-        with pytest.raises(ConfigError) as refused:
-            writer.transactional(inside="savepoint")
-    assert CANNOT[BackendName.ROCKSDB, Feature.SAVEPOINTS] in str(refused.value)
 
 
 def test_a_block_is_entered_once(scenario: PsycopgScenario) -> None:
@@ -107,29 +75,8 @@ async def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario
     scenario.assert_both_sides_agree("2")
 
 
-# ---- the table ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("backend", "feature"), CANNOT)
-def test_a_refusal_says_why(backend: BackendName, feature: Feature) -> None:
-    with pytest.raises(ConfigError) as refused:
-        assert_can(backend, feature)
-    assert str(refused.value) == f"{backend} cannot carry {feature}: {CANNOT[backend, feature]}"
-
-
 def test_sessions_need_a_writer_on_sqlalchemy(scenario: PsycopgScenario) -> None:
     sessions = sessionmaker(sa.create_engine("sqlite://"))
     writer: Any = scenario.writer()
-    with writer, pytest.raises(ConfigError, match="psycopg cannot carry dual_write_sessions: only SQLAlchemy has"):
+    with writer, pytest.raises(ConfigError, match="takes a writer on SQLAlchemy, not PsycopgDualWriter"):
         dual_write_sessions(sessions, writer)
-
-
-@pytest.mark.parametrize("setting", [{"delivery": Direct()}, {"create_table": False}, {"schema": "other"}])
-def test_settings_of_tables_are_refused_where_there_are_none(
-    store: RocksDbStore, emulator: Emulator, setting: dict[str, Any]
-) -> None:
-    (name,) = setting
-    says = CANNOT[BackendName.ROCKSDB, Feature.DELIVERY] if name == "delivery" else f"{name} cannot be set here"
-    with pytest.raises(ConfigError) as refused:
-        KeyValueScenario(store, emulator).writer(**setting)
-    assert says in str(refused.value)
