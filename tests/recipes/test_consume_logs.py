@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.admin import AsyncTransactionAdmin, TopicIds
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError, StateRowError
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume import ConsumeTransformWrite, forget_consumed_offsets
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, Gap, find_gaps
 from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
-from dualwrite.recipes.consume.consumers import Bounds, ConsumedRecord
+from dualwrite.recipes.consume.consumers import Bounds, ConsumedRecord, KafkaPythonAdapter
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.recipes.pipelines import Site, carry, copy
@@ -107,6 +108,37 @@ def test_a_topic_that_is_created_anew_under_a_running_consumer_is_noticed(site: 
     with pytest.raises(ConsumedLogReplacedError):
         until(lambda: pipeline.step(1_000) > 0)
     site.assert_carried("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("unknown", ["the consumer's", "the writer's"])
+def test_a_cluster_that_is_not_known_yet_is_asked_for_again(
+    emulator: Emulator, sqlite: Database, monkeypatch: pytest.MonkeyPatch, unknown: str
+) -> None:
+    site = Site(emulator, sqlite, kafka_python, "database")
+    site.fill("a", "b", "c", "d")
+    pipeline = site.pipeline()
+    with monkeypatch.context() as early:
+        if unknown == "the consumer's":
+            early.setattr(KafkaPythonAdapter, "cluster_id", returns_none)
+        else:
+            early.setattr(AsyncTransactionAdmin, "describe_topic_ids", returns_no_ids)
+        carry(pipeline, 4)
+    site.fill("e", "f")
+    carry(pipeline, 2)
+    recreate(emulator)
+    site.fill(*"ghijklmn")
+    with pytest.raises(ConsumedLogReplacedError):
+        until(lambda: pipeline.step(1_000) > 0)
+    site.assert_carried(*"abcdef")
+    site.close()
+
+
+async def returns_none(*_: object) -> None:
+    return None
+
+
+async def returns_no_ids(*_: object, timeout_ms: int) -> TopicIds:
+    return TopicIds(None, {})
 
 
 def test_a_log_that_lost_its_end_is_refused(emulator: Emulator, sqlite: Database, library: Consumers) -> None:

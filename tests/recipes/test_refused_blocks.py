@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -18,7 +19,7 @@ from dualwrite.partitioners import consistent_partition
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.stored_blocks import why_refused
 from dualwrite.recipes.recovery.plan import Action
-from dualwrite.recipes.recovery.taking_out import take_out
+from dualwrite.recipes.recovery.taking_out import TakenOut, take_out
 from tests.crash.scenario import AnyScenario, AtPoint
 from tests.crash.styles import Style
 from tests.producer.tiers import TIERS
@@ -284,6 +285,23 @@ def test_it_is_not_taken_out_while_a_process_publishes_it(outbox: AnyScenario) -
     with outbox_pool(outbox, pause=during) as pool:
         pool.recover()
     assert during.struck
+    assert (values(outbox, REFUSING), waiting(outbox)) == (["1"], 0)
+
+
+def test_taking_it_out_waits_for_the_process_that_publishes_it(outbox: AnyScenario) -> None:
+    (first,) = store(outbox, REFUSING)
+    taking_out: list[Future[TakenOut]] = []
+
+    with ThreadPoolExecutor(1) as aside:
+
+        def hold_the_row() -> None:
+            taking_out.append(aside.submit(take_out, outbox.database.aside, outbox.transactional_id, first, apply=True))
+            assert wait(taking_out, timeout=0.3).done == set(), "a round of recovery leaves such a row after 0.1 s"
+
+        with outbox_pool(outbox, pause=AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, hold_the_row)) as pool:
+            pool.recover()
+        with pytest.raises(StateRowError, match="none is stored"):
+            taking_out[0].result(60)
     assert (values(outbox, REFUSING), waiting(outbox)) == (["1"], 0)
 
 

@@ -288,7 +288,8 @@ class WriterTopicIds:
         request = self._admin.describe_topic_ids(topics, timeout_ms=_TIMEOUT_MS)
         found = await self._wait(self._io.start(request))
         if self._is_same_cluster is None:
-            self._is_same_cluster = found.cluster_id is not None and found.cluster_id == await consumer.cluster_id()
+            clusters = found.cluster_id, await consumer.cluster_id()
+            self._is_same_cluster = clusters[0] == clusters[1] if None not in clusters else None  # not known yet
         return found.ids if self._is_same_cluster else {}
 
 
