@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Final
 
 import psycopg
@@ -23,6 +24,7 @@ from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver as asyncpg_driver
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.store import Backlog
+from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
@@ -280,6 +282,19 @@ def test_a_leader_that_cannot_reach_kafka_leaves_it_to_another(scenario: Psycopg
             write(other, scenario, 2)
             assert_published(scenario, 1, 2)
             assert other.status.publishes_outbox
+
+
+def test_failures_a_day_apart_do_not_end_its_lease(scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = Fault(api="Produce", action=Error("TRANSACTION_ABORTABLE"), count=None)
+    with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        for days in range(2):
+            clock = SimpleNamespace(monotonic=lambda ahead_s=86_400 * days: time.monotonic() + ahead_s)
+            monkeypatch.setattr(outbox_publisher, "time", clock)
+            with fault(scenario.emulator, failure):
+                write(pool, scenario, days)
+                until(lambda: pool.status.outbox_blocks == 1)  # it is queried last
+                assert pool.status.publishes_outbox
+            assert_published(scenario, *range(days + 1))
 
 
 # ---- caches ---------------------------------------------------------------------------------------------------------

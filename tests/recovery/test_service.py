@@ -14,8 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.admin import TransactionDescription
+from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import ConfigError, StateRowError
+from dualwrite.errors import ConfigError, IllegalStateError, StateRowError
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
@@ -41,6 +42,8 @@ def test_what_a_crash_left_is_planned_then_resolved_then_gone(scenario: Scenario
         assert scenario.emulator.transactions() == before
         done = recovery.recover()
         again = recovery.recover()
+    with pytest.raises(IllegalStateError, match="closed"):
+        recovery.plan()
     (plan,), (found,) = planned.found, done.found
     assert (plan.action, plan.changed, plan.is_left) == (EXPECTED[predecessor], False, True)
     assert (found.action, found.changed, found.is_left) == (EXPECTED[predecessor], True, False)
@@ -189,6 +192,21 @@ def test_a_database_without_the_table_decides_nothing(database: Database, emulat
     with RecoveryService(database.engine, bootstrap_servers=emulator.bootstrap_servers, prefix="") as recovery:
         with pytest.raises(StateRowError, match="kafka_transaction_state does not exist"):
             recovery.recover()
+
+
+@pytest.mark.parametrize(("api", "recovered"), [("ListTransactions", 1), ("DescribeTransactions", 0)])
+def test_what_kafka_does_not_tell_is_unseen_and_left(scenario: Scenario, api: str, recovered: int) -> None:
+    scenario.leave_behind(Predecessor.COMMITTED)
+    ids = [scenario.transactional_id, "another"]
+    with service(scenario, prefix=scenario.transactional_id, transactional_ids=ids) as recovery:
+        fault = scenario.emulator.faults.add(Fault(api=api, count=None, action=Error("UNKNOWN_SERVER_ERROR")))
+        report = recovery.recover()
+        fault.remove()
+        later = recovery.recover()
+    assert (len(report.found), len(later.found)) == (recovered, 1 - recovered)
+    assert all(f"{api} for " in each for each in report.unseen)
+    assert (bool(report.unseen), report.is_clean) == (True, False)
+    scenario.assert_both_sides_agree()
 
 
 def test_rounds_until_it_is_stopped(scenario: Scenario) -> None:

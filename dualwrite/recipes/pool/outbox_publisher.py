@@ -229,8 +229,10 @@ class OutboxPublisher:
             await self._look_at_backlog()
         else:
             self._failures = 0
-            if unresolved is None and not self._waits_after_refusal and not self._availability.is_away:
-                self.last_error = None
+            if not self._availability.is_away:
+                self._failing_since_s = None
+                if unresolved is None and not self._waits_after_refusal:
+                    self.last_error = None
         return pause_s
 
     @property
@@ -262,7 +264,6 @@ class OutboxPublisher:
             return self._idle_s
         began_s = time.monotonic()
         if not await self._is_anything_waiting():
-            self._failing_since_s = None
             self.writes.backlog = None
             if await self._end_diversion():
                 return 0.0
@@ -406,7 +407,6 @@ class OutboxPublisher:
             await self._part_with_slot(holds_lease=False)
             return False
         self._is_draining = more
-        self._failing_since_s = None
         return more
 
     async def _publish_by(self, coordinator: DualWriteCoordinator, *, goes_on: bool) -> bool:
