@@ -26,6 +26,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.consuming_worker import ANOTHER_LOG, Task, carried, shelves, work
 from tests.crash.scenario import make
 from tests.producer.tiers import TIERS
+from tests.support import topics
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.forked_processes import processes
@@ -275,8 +276,7 @@ def create_anew(workers: Workers, site: Site) -> None:
     The new log is shorter than the old one, so that every worker has to read it from its beginning: one that happened
     to stand behind its last record would have nothing to compare before another one came.
     """
-    site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("in"))
-    site.emulator.create_topic("in", PARTITIONS)
+    topics.create_anew(site.emulator, "in", PARTITIONS)
     site.fill(RECORDS // 25, "anew")
     until(lambda: workers.statuses == [ANOTHER_LOG, ANOTHER_LOG], 60)
     assert forget_consumed_offsets(site.engine, "carriers", "in") == PARTITIONS

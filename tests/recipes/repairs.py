@@ -29,7 +29,7 @@ from tests.recipes.tiers import ROWS, rows, write, writer_of
 from tests.support.conditions import until
 from tests.support.databases import Database, SqliteDatabase
 from tests.support.kafka_ids import kafka_id_of
-from tests.support.topics import read_topic
+from tests.support.topics import create_anew, read_topic
 
 DEADLINE_S: Final = 30
 EIGHT_DAYS_MS: Final = 8 * 24 * 3_600_000
@@ -176,8 +176,7 @@ class Site:
 
     def recreate(self, topic: str = "orders") -> None:
         """Delete a topic, and create it anew."""
-        self.emulator.call_in_loop(lambda: self.emulator.cluster.delete_topic(topic))
-        self.emulator.create_topic(topic, 2)
+        create_anew(self.emulator, topic, 2)
 
 
 class Sleeper:

@@ -27,11 +27,7 @@ from tests.recipes.pipelines import site as site
 from tests.support.conditions import until
 from tests.support.consumers import Consumers, confluent_kafka, kafka_python
 from tests.support.databases import Database, event_bodies
-
-
-def recreate(emulator: Emulator, topic: str = "in", partitions: int = 2) -> None:
-    emulator.call_in_loop(lambda: emulator.cluster.delete_topic(topic))
-    emulator.create_topic(topic, partitions)
+from tests.support.topics import create_anew
 
 
 class WithErrors:
@@ -82,7 +78,7 @@ def test_a_topic_that_was_created_anew_is_refused_until_it_is_reset_on_purpose(
     site.fill("a", "b", "c", "d")
     carry(site.pipeline(), 4)
     site._to_close.pop(0).close()
-    recreate(emulator)
+    create_anew(emulator, "in", 2)
     site.fill("e", "f", "g", "h", "i", "j")
     pipeline = site.pipeline()
     for _ in range(2):
@@ -103,7 +99,7 @@ def test_a_topic_that_is_created_anew_under_a_running_consumer_is_noticed(site: 
     site.fill("a", "b", "c", "d")
     pipeline = site.pipeline()
     carry(pipeline, 4)
-    recreate(site.emulator)
+    create_anew(site.emulator, "in", 2)
     site.fill("e", "f", "g", "h", "i", "j")
     with pytest.raises(ConsumedLogReplacedError):
         until(lambda: pipeline.step(1_000) > 0)
@@ -125,7 +121,7 @@ def test_a_cluster_that_is_not_known_yet_is_asked_for_again(
         carry(pipeline, 4)
     site.fill("e", "f")
     carry(pipeline, 2)
-    recreate(emulator)
+    create_anew(emulator, "in", 2)
     site.fill(*"ghijklmn")
     with pytest.raises(ConsumedLogReplacedError):
         until(lambda: pipeline.step(1_000) > 0)

@@ -28,7 +28,7 @@ from dualwrite.recipes.consume.faststream import ExactlyOnce
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, event_bodies, events, unique
-from tests.support.topics import read_topic
+from tests.support.topics import create_anew, read_topic
 
 LIBRARIES = {"aiokafka": faststream.kafka, "confluent": faststream.confluent}
 
@@ -264,8 +264,7 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(
 ) -> None:
     values = send_five(site)
     site.consume(lambda: site.bodies() == values)
-    site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic(site.topic))
-    site.emulator.create_topic(site.topic)
+    create_anew(site.emulator, site.topic, 1)
     with site.producer() as producer:
         for number in range(records):
             producer.send(site.topic, f"new {number}")

@@ -106,7 +106,6 @@ FILES: Final = frozenset(
 
 FUNCTIONS: Final = frozenset(
     {
-        "tests/recipes/test_consume_logs.py::test_a_topic_that_is_created_anew_under_a_running_consumer_is_noticed",
         "tests/recipes/test_statement_plans.py::test_half_a_million_blocks_and_an_old_snapshot",
         "tests/crash/test_chaos.py::test_both_sides_agree_on_every_tier",
         "tests/crash/test_outbox_kills.py::test_a_publisher_is_killed_on_every_tier",

@@ -21,6 +21,16 @@ class Read(NamedTuple):
     value: str
 
 
+def create_anew(emulator: Emulator, topic: str, partitions: int) -> None:
+    """Delete a topic and create it again, at once: a client's Metadata request in between would create it, too."""
+
+    def replace() -> None:
+        emulator.cluster.delete_topic(topic)
+        emulator.operations.create_topic(topic, partitions, {})
+
+    emulator.call_in_loop(replace)
+
+
 def read_topic(bootstrap_servers: str, topic: str, *, isolation_level: str = "read_committed") -> list[tuple[str, str]]:
     """Every (key, value) that confluent-kafka shows, partition by partition in offset order, up to the end of the log.
 
