@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 
 import pytest
@@ -32,6 +33,20 @@ def test_records_are_read_as_they_were_written(records: tuple[BufferedRecord, ..
 
 def test_equal_records_make_different_blocks() -> None:
     assert encode(RECORDS, "") != encode(RECORDS, "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork()")
+def test_a_forked_child_makes_other_blocks() -> None:
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(sender, encode((), ""))
+        os._exit(0)
+    of_parent = encode((), "")
+    of_child = os.read(receiver, len(of_parent))
+    assert os.waitpid(child, 0)[1] == 0
+    assert decode(of_child) == decode(of_parent)
+    assert of_child != of_parent
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:20] + b"\0" + b[21:], lambda b: b"", lambda b: b"1"])

@@ -11,19 +11,34 @@ process that wrote the records had sent them at that moment.
 from __future__ import annotations
 
 import os
+import random
 import zlib
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
+from struct import Struct
 from typing import Final, NamedTuple
 
 from dualwrite.partitioners import Partitioner, Partitioning, partitioning_named
 from dualwrite.recipes.core.buffer import BufferedRecord
 
 _VERSION: Final = 1
-_TOKEN_BYTES: Final = 8
 _CHECKSUM_BYTES: Final = 4
-_HEAD: Final = bytes([_VERSION])
-_ABSENT: Final = b"\0"
+_HEAD: Final = Struct(">BQHI")
+"""The version, the token, the length of the partitioner's name, and the number of records."""
+
+_TOKEN: Final = slice(1, 9)
+_RECORD: Final = Struct(">HiqiiI")
+"""The length of the topic, the partition, the timestamp, the lengths of key and value, and the number of headers."""
+
+_HEADER: Final = Struct(">Ii")
+"""The lengths of a header's name and value."""
+
+_NONE: Final = -1
+"""In place of a length or a partition."""
+
+# Not os.urandom(), which lets another thread run, so that each block would cost a change of threads.
+_tokens: Final = random.Random()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_tokens.seed)
 
 
 class RecordBlock(NamedTuple):
@@ -35,91 +50,57 @@ class RecordBlock(NamedTuple):
 
 def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
     """Return the records as bytes that no other call returns: two blocks are never taken for one."""
-    listed = list(records)
-    parts = [_HEAD, os.urandom(_TOKEN_BYTES), _sized(partitioner.encode()), _number(len(listed))]
+    listed, name = list(records), partitioner.encode()
+    parts = [_HEAD.pack(_VERSION, _tokens.getrandbits(64), len(name), len(listed)), name]
     for record in listed:
         topic, key, value, headers = record.topic.encode(), record.key, record.value, record.headers
-        partition = 0 if record.partition is None else record.partition + 1
-        parts += (_number(len(topic) + 1), topic, _number(partition), _number(record.timestamp_ms))
-        parts += (_ABSENT,) if key is None else (_number(len(key) + 1), key)
-        parts += (_ABSENT,) if value is None else (_number(len(value) + 1), value)
-        parts.append(_number(len(headers)))
-        for name, content in headers:
-            parts += (_sized(name.encode()), _ABSENT if content is None else _sized(content))
+        partition = _NONE if record.partition is None else record.partition
+        key_size = _NONE if key is None else len(key)
+        value_size = _NONE if value is None else len(value)
+        sizes = _RECORD.pack(len(topic), partition, record.timestamp_ms, key_size, value_size, len(headers))
+        parts += (sizes, topic, key or b"", value or b"")
+        for header, content in headers:
+            title = header.encode()
+            parts += (_HEADER.pack(len(title), _NONE if content is None else len(content)), title, content or b"")
     out = b"".join(parts)
     return out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 def token_of(block: bytes) -> str:
     """Return the part of a block's bytes that tells it from all others."""
-    return block[len(_HEAD) : len(_HEAD) + _TOKEN_BYTES].hex()
+    return block[_TOKEN].hex()
 
 
 def decode(block: bytes) -> RecordBlock:
     """Return the records of a block. Raises ValueError for altered bytes, or those of an unknown version."""
     content, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
-    if len(content) <= _TOKEN_BYTES or zlib.crc32(content) != int.from_bytes(checksum, "big"):
+    if len(content) < _HEAD.size or zlib.crc32(content) != int.from_bytes(checksum, "big"):
         raise ValueError(f"{len(block)} bytes are not a block of records: the checksum differs")
-    if content[0] != _VERSION:
-        raise ValueError(f"the block of records has version {content[0]}, which this version of dualwrite cannot read")
-    reader = _Reader(content, 1 + _TOKEN_BYTES)
-    partitioner = reader.text()
-    return RecordBlock(partitioner, [reader.record() for _ in range(reader.number())])
-
-
-def _sized(value: bytes) -> bytes:
-    return _number(len(value) + 1) + value
-
-
-@lru_cache(maxsize=1024)  # most numbers are lengths; a hit calls no Python function
-def _number(number: int) -> bytes:
-    """Return a number of at least 0 in groups of seven bits, the lowest first."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-class _Reader:
-    """Reads the bytes of `encode`, whose checksum is right."""
-
-    def __init__(self, content: bytes, position: int) -> None:
-        self._content = content
-        self._position = position
-
-    def record(self) -> BufferedRecord:
-        topic = self.text()
-        partition = self.number()
-        timestamp_ms = self.number()
-        key, value = self._bytes(), self._bytes()
-        count = self.number()
-        headers = [(self.text(), self._bytes()) for _ in range(count)] if count else []
-        return BufferedRecord(topic, value, key, headers, partition - 1 if partition else None, timestamp_ms)
-
-    def number(self) -> int:
-        found = shift = 0
-        while (byte := self._content[self._position]) & 0x80:
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            self._position += 1
-        self._position += 1
-        return found | byte << shift
-
-    def _bytes(self) -> bytes | None:
-        length = self._content[self._position]
-        if length < 0x80:  # as most are, without a call
-            self._position += 1
-        else:
-            length = self.number()
-        if not length:
-            return None
-        start, self._position = self._position, self._position + length - 1
-        return self._content[start : self._position]
-
-    def text(self) -> str:
-        return (self._bytes() or b"").decode()
+    version, _, size, count = _HEAD.unpack_from(content)
+    if version != _VERSION:
+        raise ValueError(f"the block of records has version {version}, which this version of dualwrite cannot read")
+    at = _HEAD.size + size
+    partitioner, records = content[_HEAD.size : at].decode(), []
+    for _ in range(count):
+        topic_size, partition, timestamp_ms, key_size, value_size, header_count = _RECORD.unpack_from(content, at)
+        topic_at = at + _RECORD.size
+        key_at = topic_at + topic_size
+        value_at = key_at + max(key_size, 0)
+        at = value_at + max(value_size, 0)
+        topic = content[topic_at:key_at].decode()
+        key = None if key_size == _NONE else content[key_at:value_at]
+        value = None if value_size == _NONE else content[value_at:at]
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(header_count):
+            title_size, size = _HEADER.unpack_from(content, at)
+            title_at = at + _HEADER.size
+            content_at = title_at + title_size
+            at = content_at + max(size, 0)
+            headers.append((content[title_at:content_at].decode(), None if size == _NONE else content[content_at:at]))
+        records.append(
+            BufferedRecord(topic, value, key, headers, None if partition == _NONE else partition, timestamp_ms)
+        )
+    return RecordBlock(partitioner, records)
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
