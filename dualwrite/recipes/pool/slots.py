@@ -130,12 +130,18 @@ class SlotRegistry:
 
     def take_at_once(self, turn: Turn) -> bool:
         """Take a turn and an idle slot, and return True, if both are there and the slot need not wait for Kafka."""
+        newest = None
         with self._lock:
-            slots = self._every
-            newest = max((slot for slot in slots if slot.place is Place.IDLE), key=_order, default=None)
+            for slot in self._slots.values():  # each block does this, and calls would be most of its cost
+                if isinstance(slot, Hand) or isinstance(slot.place, Turn):
+                    continue
+                if slot.place is not Place.IDLE:
+                    return False
+                if newest is None or slot.order > newest.order:
+                    newest = slot
             if newest is None or newest.coordinator.state is not SlotState.READY:
                 return False
-            if len(self._turns) >= self.max_writers or any(_is_open(slot) for slot in slots):
+            if len(self._turns) >= self.max_writers:
                 return False
             self._take(newest, turn)
             turn.granted = True
@@ -180,12 +186,13 @@ class SlotRegistry:
 
     def _grant_all(self) -> list[Turn]:
         """Grant turns as long as there are some. Return all that may not have been woken yet."""
+        has_turn, asleep = True, []
         for turn in self._turns:
-            if not turn.granted:
-                if not self._has_turn:
-                    break
-                turn.granted = True
-        return [turn for turn in self._turns if turn.granted and turn.slot is None]
+            if not turn.granted and has_turn:
+                has_turn = turn.granted = self._has_turn
+            if turn.granted and turn.slot is None:
+                asleep.append(turn)
+        return asleep
 
     # ---- slots ----------------------------------------------------------------------------------------------
 
@@ -238,12 +245,15 @@ class SlotRegistry:
 
     def let_go(self, hand: Hand) -> None:
         """Put aside the slots that an interruption left in a hand, and give up its reservations; may be repeated."""
-        for slot in self.all_slots():
-            if slot.place is hand:
-                self.put_aside(slot)
+        left = []
         with self._lock:
-            for number in [number for number, found in self._slots.items() if found is hand]:
-                del self._slots[number]
+            for number, found in (*self._slots.items(),):
+                if found is hand:
+                    del self._slots[number]
+                elif isinstance(found, PooledSlot) and found.place is hand:
+                    left.append(found)
+        for slot in left:
+            self.put_aside(slot)
 
     # ---- slots that are resolved -----------------------------------------------------------------------------
 
