@@ -85,14 +85,18 @@ class OpenTelemetry(Telemetry):
         self._is_measured = False
         """Whether the application had a provider of meters when the latest dual write began."""
 
-    @guarded
+    # Without a provider, as in most processes, each of the next methods costs one call.
+
     def sends(self, block: RecordBuffer, *ahead: Iterable[BufferedRecord]) -> None:
-        if self._span is None:
-            return
+        if self._span is not None:
+            self._begin_sending(self._span, block, ahead)
+
+    @guarded
+    def _begin_sending(self, span: Span, block: RecordBuffer, ahead: Iterable[Iterable[BufferedRecord]]) -> None:
         records = [*chain(*ahead), *block.records]
         if records:
             client_id = None if block.tracer is None else block.tracer.client_id
-            self._sending = _send_span(self._instruments.tracer, self._span, records, client_id), records
+            self._sending = _send_span(self._instruments.tracer, span, records, client_id), records
 
     def _end_sending(self) -> None:
         """End the span of sending; it has failed unless every record has been acknowledged."""
@@ -132,6 +136,7 @@ class OpenTelemetry(Telemetry):
             self._end_sending()
         span.add_event(point)
 
+    @guarded
     def _record(self, duration: Any) -> None:
         began_s, self._began_s = self._began_s, None
         if began_s is not None:
@@ -141,7 +146,9 @@ class OpenTelemetry(Telemetry):
     def moved(self, state: SlotState) -> None:
         if state is SlotState.OPEN:
             self._is_measured = traces.is_provided(self._instruments.prepare)
-            self._begin_span()
+            self._span = self._sending = None
+            if traces.is_provided(self._instruments.tracer):
+                self._begin_span()
             self.reach = self._reach if self._is_measured or self._span is not None else self._reach_unobserved
         if state in _RUNNING:
             return
@@ -151,46 +158,43 @@ class OpenTelemetry(Telemetry):
         else:
             since_s.pop(self._transactional_id, None)
         self._began_s = None
-        self._end_span(state)
+        if self._span is not None:
+            self._end_span(self._span, state)
         if state is SlotState.FENCED:
             metrics.count(Counted.FENCED)
 
     @guarded
     def _begin_span(self) -> None:
-        self._span = self._sending = None
-        if traces.is_provided(self._instruments.tracer):
-            span = self._instruments.tracer.start_span(SPAN, attributes=id_attribute(self._transactional_id))
-            self._span = span if span.is_recording() else None
+        span = self._instruments.tracer.start_span(SPAN, attributes=id_attribute(self._transactional_id))
+        self._span = span if span.is_recording() else None
 
     @guarded
-    def _end_span(self, state: SlotState) -> None:
-        span, self._span = self._span, None
-        if span is None:
-            return
+    def _end_span(self, span: Span, state: SlotState) -> None:
+        self._span = None
         try:
             self._end_sending()
             span.set_attribute("dualwrite.state", state)
         finally:
             span.end()
 
-    @guarded
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
         if self._span is not None:
-            self._span.set_attribute("dualwrite.outcome", outcome)
-            self._span.set_attribute("dualwrite.prepared_state", str(state))
+            self._note_decision(self._span, state, outcome)
         metrics.count(Counted.DECIDED, outcome=outcome)
 
     @guarded
+    def _note_decision(self, span: Span, state: PreparedTxnState, outcome: Outcome) -> None:
+        span.set_attribute("dualwrite.outcome", outcome)
+        span.set_attribute("dualwrite.prepared_state", str(state))
+
     def confirmed(self, outcome: Outcome) -> None:
         if self._is_measured and outcome is Outcome.COMMITTED:
             self._record(self._instruments.kafka_commit)
 
-    @guarded
     def stored(self, stored_at_ms: int) -> None:
         self._instruments.stored_since_ms.setdefault(self._transactional_id, stored_at_ms)
         metrics.count(Counted.STORED)
 
-    @guarded
     def waits(self, since_ms: int | None) -> None:
         if since_ms is None:
             self._instruments.stored_since_ms.pop(self._transactional_id, None)
