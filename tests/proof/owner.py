@@ -39,6 +39,7 @@ from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks, not_durable, state_in
@@ -147,8 +148,8 @@ class _Unsent:
         self.is_in_flight = False
 
 
-class CheckedKafka:
-    """A `KafkaParticipant` over the real `TransactionManager`, whose requests go to the world."""
+class CheckedKafka(KafkaParticipant):
+    """Kafka's side over the real `TransactionManager`, whose requests go to the world."""
 
     def __init__(self, profile: Profile, *, two_phase_commit: bool = True) -> None:
         self._profile = profile

@@ -160,7 +160,7 @@ def _replaced(profile: Profile, *, fails_over: bool) -> dict[str, Any]:
     return {
         "TransactionAdmin": lambda **_: _CheckedAdmin(profile),
         "ParticipantProducer": lambda **_: _LogReader(profile),
-        "BlockingKafkaParticipant": lambda _: CheckedKafka(profile),
+        "KafkaParticipant": lambda _: CheckedKafka(profile),
         "SqlAlchemyDatabase": lambda *_, **__: database,
         "SQLAlchemyError": DatabaseGone,
         "known_database": lambda *_, **__: (None, _IDENTITY),

@@ -16,7 +16,6 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import IoThreadWatch, KafkaWatch, TaskWatch
 from dualwrite.recipes.core.kafka_participant import (
     AsyncKafkaParticipant,
-    BlockingKafkaParticipant,
     KafkaParticipant,
 )
 
@@ -93,5 +92,5 @@ class Waiting:
     """Creates the watch for Kafka's return."""
 
 
-THREADS: Final = Waiting(BlockingKafkaParticipant, blocking.sleep, direct, IoThreadWatch)
+THREADS: Final = Waiting(KafkaParticipant, blocking.sleep, direct, IoThreadWatch)
 TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield, TaskWatch)

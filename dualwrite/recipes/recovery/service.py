@@ -46,7 +46,7 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.hanging import log_hanging
 from dualwrite.recipes.core.judge import refusal_by_row
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
+from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.last_batch import kept
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.metrics import Counted, TornEnd, count
@@ -511,7 +511,7 @@ class RecoveryService:
         return DualWriteCoordinator(
             seen.transactional_id,
             database=kind(self._engine, create_table=False, schema=self._schema, only_recovers=True),
-            kafka=BlockingKafkaParticipant(KafkaSettings(seen.transactional_id, self._connection).producer),
+            kafka=KafkaParticipant(KafkaSettings(seen.transactional_id, self._connection).producer),
             sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,
