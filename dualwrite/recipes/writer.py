@@ -31,9 +31,9 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution, say_of_block
 from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.leases import Leases, outbox_prefix_of
+from dualwrite.recipes.core.single_id import SingleId, UseByBlock
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, OutboxDatabase
-from dualwrite.recipes.core.turns import TaskTurns, ThreadTurns, UseByBlock, UseByTask
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.coordinator import PoolCoordinator, PooledBlock
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
@@ -48,10 +48,10 @@ TxT = TypeVar("TxT", bound=DualWrite)
 TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
 
 
-Use = UseByBlock | UseByTask | PooledBlock
+Use = UseByBlock | PooledBlock
 """One block's use of a transactional id."""
 
-Slots = ThreadTurns | TaskTurns | PoolCoordinator
+Slots = SingleId | PoolCoordinator
 """A slot policy in operation: assigns transactional ids to the dual writes of one writer."""
 
 
@@ -351,7 +351,6 @@ class _Writer(Generic[BindT, TxT]):
     """
 
     backend: Backend[BindT, TxT]
-    _turns: type[ThreadTurns | TaskTurns]
     _runtime: type[ThreadRuntime | TaskRuntime]
 
     def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:
@@ -365,7 +364,7 @@ class _Writer(Generic[BindT, TxT]):
         """Return slots for this process."""
         ids, backend = self._ids, self.backend
         if isinstance(ids, OneId):
-            return self._turns(ids.coordinator(backend.database, backend.waiting))
+            return SingleId(ids.coordinator(backend.database, backend.waiting))
         return _new_pool(cast("PoolBackend[BindT, TxT]", backend), ids, self._runtime())
 
     @property
@@ -435,7 +434,6 @@ class _Writer(Generic[BindT, TxT]):
 class ThreadWriter(_Writer[BindT, TxT]):
     """The face for threads."""
 
-    _turns = ThreadTurns
     _runtime = ThreadRuntime
 
     def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:
@@ -504,7 +502,6 @@ class ThreadWriter(_Writer[BindT, TxT]):
 class TaskWriter(_Writer[BindT, TxT]):
     """The face for asyncio."""
 
-    _turns = TaskTurns
     _runtime = TaskRuntime
 
     def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:

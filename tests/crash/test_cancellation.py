@@ -200,7 +200,7 @@ async def test_close_lets_no_block_begin_while_it_waits_for_one(awaited: AnyAwai
     task = await held.begun()
     closing = [asyncio.create_task(writer.close()) for _ in range(2)]
     await asyncio.sleep(0)  # they wait now
-    with pytest.raises(IllegalStateError, match="is being closed"):
+    with pytest.raises(IllegalStateError, match="already carries a dual write"):
         await writer.recover()
     assert not any(each.done() for each in closing)
     held.may_end.set()

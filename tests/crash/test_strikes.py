@@ -211,7 +211,7 @@ def assert_nothing_in_use(writer: Any) -> None:
         coordinators = [slot.coordinator for slot in writer.pool.registry.all_slots()]
     else:
         coordinators = [writer.coordinator]
-    until(lambda: all(each._users.first is None for each in coordinators))  # the background may resolve some
+    until(lambda: all(not each.users._queue for each in coordinators))  # the background may resolve some
     assert getattr(writer.blocks.of_thread, "tx", None) is None
 
 

@@ -18,6 +18,7 @@ from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import id_settings
 from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.bells import Bell
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -25,7 +26,7 @@ from dualwrite.recipes.core.store import NO_STORED_BLOCKS, state_in, stayed_lock
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
-from dualwrite.recipes.pool.runtime import Background, Bell, Steps
+from dualwrite.recipes.pool.runtime import Background, Steps
 from dualwrite.recipes.pool.settings import PoolSettings
 from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.clock import Clock

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -140,13 +139,12 @@ async def test_the_commits_of_several_tasks_take_turns_under_one_id(
             await session.commit()
 
     writes = []
-    turns: Any = writer.slots
     async with writer.transaction() as tx:
         await awaited.insert(tx, 1, "1")
         tx.send(awaited.topic, value="1")
         for number in range(2, 7):
             writes.append(asyncio.create_task(write(number)))
-            await until(lambda: len(turns._waiting) == len(writes))
+            await until(lambda: len(writer.coordinator.users._queue) == 1 + len(writes))
         writes[3].cancel()
     done = await asyncio.gather(*writes, return_exceptions=True)
     assert [type(each) for each in done if each is not None] == [asyncio.CancelledError]

@@ -51,7 +51,6 @@ from dualwrite.recipes.core.dual_write import (
     commit_database_alone,
     flush_block,
 )
-from dualwrite.recipes.core.id_users import IdUse, IdUsers
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -64,6 +63,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
+from dualwrite.recipes.core.turns import IdUse, IdUsers
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _FORGOTTEN: Final = 49
@@ -110,9 +110,11 @@ class DualWriteCoordinator:
         availability: Availability = NEVER_AWAY,
         policy: StorePolicy = STORES_NOTHING,
         lease: HeldLease | None = None,
+        users: IdUsers | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool.
+        """`repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool;
+        `users` are its threads (None) or tasks.
 
         `clock_s` times the pauses between attempts of blocks to publish owed records that Kafka has refused.
         """
@@ -140,7 +142,7 @@ class DualWriteCoordinator:
         self._publishing = Publishing(
             self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks, clock_s=clock_s
         )
-        self._users = IdUsers()
+        self.users: Final = IdUsers() if users is None else users
 
     @property
     def state(self) -> SlotState:
@@ -174,7 +176,7 @@ class DualWriteCoordinator:
 
         Raises IllegalStateError if the id is in use, FencedError if it is lost.
         """
-        first = self._users.join(use)
+        first = self.users.join(use)
         if first is not use:
             raise self._carries_another(use, first)
         self.owned.assert_usable()
@@ -191,24 +193,21 @@ class DualWriteCoordinator:
             "use another writer. For a part that may fail alone, use tx.savepoint(); for concurrent tasks, use a pool"
         )
 
-    def acquire_in_turn(self, use: IdUse) -> None:
+    async def acquire_in_turn(self, use: IdUse) -> None:
         """Give the id to a use as `acquire` does, after waiting for others at most as long as for the row lock.
 
-        Raises IllegalStateError if that takes too long, or if this thread itself has the id.
+        Raises IllegalStateError if that takes too long, or if this thread or task itself has the id.
         """
         timeout_s = None if self.owned.lock_timeout_ms is None else self.owned.lock_timeout_ms / 1000
-        first = self._users.first
-        if first is not None and first.thread == use.thread:
-            raise self.not_its_turn("thread", is_mine=True)
-        use.expect()
-        self._users.join(use)
-        if not self._users.wait(use, timeout_s):
-            raise self.not_its_turn("thread", is_mine=False)
+        if self.users.is_mine:
+            raise self._not_its_turn(f"of this same {self.users.kind}")
+        if not await self.users.join_and_wait(use, timeout_s):
+            raise self._not_its_turn(f"and was not free within {self.owned.lock_timeout_ms} ms")
         self.owned.assert_usable()
 
     def release(self, use: IdUse) -> None:
         """Let the next use have the id; harmless when repeated, or without having acquired it."""
-        self._users.leave(use)
+        self.users.leave(use)
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
@@ -224,12 +223,10 @@ class DualWriteCoordinator:
                 self.release(use)
                 raise
 
-    def not_its_turn(self, user: str, *, is_mine: bool) -> IllegalStateError:
-        """Return the error for a thread or task that waited too long, or would wait for itself."""
+    def _not_its_turn(self, why: str) -> IllegalStateError:
         return IllegalStateError(
-            f"transactional id {self.transactional_id!r} carries another dual write "
-            + (f"of this same {user}" if is_mine else f"and was not free within {self.owned.lock_timeout_ms} ms")
-            + "; nothing was written: one id carries one dual write at a time, a pool (prefix=...) several"
+            f"transactional id {self.transactional_id!r} carries another dual write {why}; nothing was written: one id "
+            "carries one dual write at a time, a pool (prefix=...) several"
         )
 
     # -- the steps of one dual write ---------------------------------------------------------------------------
@@ -435,19 +432,22 @@ class DualWriteCoordinator:
     async def close(self, timeout_s: float = 0.0, *, settle_ms: int = SETTLE_MS) -> None:
         """Give up the transactional id, after waiting at most `timeout_s` seconds for the use of another thread.
 
-        A last dual write that Kafka has confirmed is settled first, which may take `settle_ms`. Raises
-        IllegalStateError, and closes nothing, if that takes longer, or if this thread has the id. A dual write in doubt
-        stays so, safely, until the id is next used or recovered.
+        Under asyncio, of another task. A last dual write that Kafka has confirmed is settled first, which may take
+        `settle_ms`. Raises IllegalStateError, and closes nothing, if that takes longer, or if this thread has the id. A
+        dual write in doubt stays so, safely, until the id is next used or recovered.
         """
         use = IdUse()
         try:
-            use.expect()
-            first = self._users.join(use)
-            if first is not use:
-                if first is not None and first.thread == use.thread:
-                    raise IllegalStateError("this thread runs a dual write; leave its block before closing the writer")
-                if not self._users.wait(use, timeout_s):
-                    raise self.still_used("thread", timeout_s)
+            if self.users.is_mine:
+                raise IllegalStateError(
+                    f"this {self.users.kind} runs a dual write; leave its block before closing the writer"
+                )
+            if not await self.users.join_and_wait(use, timeout_s):
+                raise IllegalStateError(
+                    f"transactional id {self.transactional_id!r} still carries a dual write of another "
+                    f"{self.users.kind} after {timeout_s:g} s; the writer is not closed: close it again when that "
+                    "block has ended"
+                )
             await self._close(settle_ms)
         finally:
             try:
@@ -455,13 +455,6 @@ class DualWriteCoordinator:
             except BaseException:  # an interruption
                 self.release(use)
                 raise
-
-    def still_used(self, user: str, timeout_s: float) -> IllegalStateError:
-        """Return the error for a writer that is closed while another thread or task has its id."""
-        return IllegalStateError(
-            f"transactional id {self.transactional_id!r} still carries a dual write of another {user} after "
-            f"{timeout_s:g} s; the writer is not closed: close it again when that block has ended"
-        )
 
     async def _close(self, settle_ms: int) -> None:
         if self._slot.state is SlotState.CLOSED:

@@ -23,6 +23,7 @@ from dualwrite.recipes.core.settings import (
     store_policy,
 )
 from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.turns import IdUsers
 from dualwrite.recipes.core.waiting import Waiting
 
 
@@ -77,6 +78,7 @@ class IdSettings:
         *,
         lock_timeout_ms: int | None,
         lease: HeldLease | None = None,
+        users: IdUsers | None = None,
     ) -> DualWriteCoordinator:
         made = DualWriteCoordinator(
             transactional_id,
@@ -91,6 +93,7 @@ class IdSettings:
             repairability=repairability,
             availability=availability,
             lease=lease,
+            users=users,
         )
         made.owned.tally = self.tally
         return made
@@ -124,4 +127,5 @@ class OneId(IdSettings):
             self.policy,
             Repairability(),
             lock_timeout_ms=self.writing.lock_timeout_ms,
+            users=waiting.new_users(),
         )

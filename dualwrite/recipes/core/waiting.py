@@ -18,6 +18,7 @@ from dualwrite.recipes.core.kafka_participant import (
     AsyncKafkaParticipant,
     KafkaParticipant,
 )
+from dualwrite.recipes.core.turns import IdUsers, used_by_tasks
 
 ResultT = TypeVar("ResultT")
 AnyContext = AbstractContextManager[ResultT] | AbstractAsyncContextManager[ResultT]
@@ -90,7 +91,9 @@ class Waiting:
     uninterrupted: Uninterrupted
     new_watch: Callable[[], KafkaWatch]
     """Creates the watch for Kafka's return."""
+    new_users: Callable[[], IdUsers]
+    """Creates the queue of one transactional id."""
 
 
-THREADS: Final = Waiting(KafkaParticipant, blocking.sleep, direct, IoThreadWatch)
-TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield, TaskWatch)
+THREADS: Final = Waiting(KafkaParticipant, blocking.sleep, direct, IoThreadWatch, IdUsers)
+TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield, TaskWatch, used_by_tasks)

@@ -35,9 +35,9 @@ from dualwrite.recipes.core.dual_write import (
     found_in,
     roll_back_database,
 )
-from dualwrite.recipes.core.id_users import IdUse
 from dualwrite.recipes.core.leases import LeaseLostError, Leases
 from dualwrite.recipes.core.metrics import Counted, count, now_s, pools, record_wait
+from dualwrite.recipes.core.turns import IdUse
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime

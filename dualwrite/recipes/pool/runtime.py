@@ -1,4 +1,4 @@
-"""The thread and asyncio primitives of a pool: a bell to wait for, and background work."""
+"""The thread and asyncio primitives of a pool: bells to wait for, and background work."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.bells import Bell, TaskBell, ThreadBell
 
 Steps = Callable[[], Coroutine[Any, Any, None]]
 
 _SECONDS_TO_CLEAN_UP: Final = 1.0
 """How long a cancelled task may take to roll back; a database that hangs holds it up."""
-
-
-class Bell(Protocol):
-    """An event for one waiting thread or task. A ring is remembered if none waits."""
-
-    def ring(self) -> None: ...
-
-    async def wait(self, timeout_s: float | None) -> None:
-        """Wait until it rings or the time is over."""
 
 
 class Background(Protocol):
@@ -40,23 +32,6 @@ class Runtime(Protocol):
 
     def spawn(self, name: str, steps: Steps) -> Background:
         """Run `steps` in the background."""
-
-
-class _ThreadBell:
-    """A lock that is held until it rings: an Event would make one for each wait."""
-
-    def __init__(self) -> None:
-        self._silence = threading.Lock()
-        self._silence.acquire()
-
-    def ring(self) -> None:
-        try:  # not `suppress`, which costs three calls
-            self._silence.release()
-        except RuntimeError:
-            return  # it has rung before
-
-    async def wait(self, timeout_s: float | None) -> None:
-        self._silence.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
 
 
 class _ThreadLock:
@@ -84,45 +59,13 @@ class ThreadRuntime:
     """A runtime on threads, which wait by blocking."""
 
     def bell(self) -> Bell:
-        return _ThreadBell()
+        return ThreadBell()
 
     def lock(self) -> AbstractAsyncContextManager[object]:
         return _ThreadLock()
 
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundThread(name, steps)
-
-
-class _TaskBell:
-    def __init__(self) -> None:
-        self._has_rung = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def ring(self) -> None:
-        self._has_rung = True
-        if self._waiter is not None:
-            _end(self._waiter)
-
-    async def wait(self, timeout_s: float | None) -> None:
-        if not self._has_rung:
-            await self._wait(timeout_s)
-        self._has_rung = False
-
-    async def _wait(self, timeout_s: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = None if timeout_s is None else loop.call_later(timeout_s, _end, waiter)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
-
-
-def _end(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class _BackgroundTask:
@@ -141,7 +84,7 @@ class TaskRuntime:
     """A runtime on tasks of the running event loop."""
 
     def bell(self) -> Bell:
-        return _TaskBell()
+        return TaskBell()
 
     def lock(self) -> AbstractAsyncContextManager[object]:
         return asyncio.Lock()

@@ -1,0 +1,65 @@
+"""Events to wait for, in a thread or in an asyncio task."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Protocol
+
+
+class Bell(Protocol):
+    """An event for one waiting thread or task. A ring is remembered if none waits."""
+
+    def ring(self) -> None: ...
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait until it rings or the time is over."""
+
+
+class ThreadBell:
+    """A lock that is held until it rings: an Event would make one for each wait."""
+
+    def __init__(self) -> None:
+        self._silence = threading.Lock()
+        self._silence.acquire()
+
+    def ring(self) -> None:
+        try:  # not `suppress`, which costs three calls
+            self._silence.release()
+        except RuntimeError:
+            return  # it has rung before
+
+    async def wait(self, timeout_s: float | None) -> None:
+        self._silence.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
+
+
+class TaskBell:
+    def __init__(self) -> None:
+        self._has_rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        self._has_rung = True
+        if self._waiter is not None:
+            _end(self._waiter)
+
+    async def wait(self, timeout_s: float | None) -> None:
+        if not self._has_rung:
+            await self._wait(timeout_s)
+        self._has_rung = False
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _end, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
