@@ -18,8 +18,6 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.pool import settings as pool_settings
-from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
@@ -237,40 +235,6 @@ def test_what_a_dead_process_left_is_recovered_in_the_background_and_used_again(
         until(lambda: pool.status.recovered_total == 1 + own)
         assert leases.owners()[0] != "dead"
         assert write(pool, scenario, 10).transactional_id is not None
-    assert written(scenario) == {*scenario.expected, "10"}
-    scenario.assert_nothing_open()
-
-
-def test_a_slot_of_a_dead_process_is_recovered_rather_than_a_new_one_made(
-    scenario: Scenario, leases: LeaseTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise their number would grow while processes are killed faster than the background sweeps."""
-    scenario.leave_behind(Predecessor.COMMITTED)
-    leases.add(0, "dead")
-    monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
-    with make_pool(scenario) as pool:
-        assert write(pool, scenario, 10).transactional_id == scenario.transactional_id
-        assert pool.status.recovered_total == 1
-    assert written(scenario) == {*scenario.expected, "10"}
-    scenario.assert_nothing_open()
-
-
-def test_a_slot_of_a_dead_process_whose_row_stays_locked_is_left_to_the_background(
-    scenario: Scenario, leases: LeaseTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if locks_whole_database(scenario):
-        pytest.skip("a transaction that holds the row holds the whole file")
-    monkeypatch.setattr(pool_settings, "_RECOVERY_LOCK_TIMEOUT_MS", 20)
-    monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
-    scenario.leave_behind(Predecessor.COMMITTED)
-    leases.add(0, "dead")
-    with sa.create_engine(scenario.database.url).connect() as lingering, make_pool(scenario) as pool:
-        lingering.execute(sa.text("SELECT * FROM kafka_transaction_state FOR UPDATE"))
-        assert write(pool, scenario, 10).transactional_id == f"{prefix_of(scenario)}-1"
-        assert pool.status.background_failures_total == 1
-        lingering.rollback()
-        (resolution,) = pool.recover()
-        assert resolution.outcome is Outcome.COMMITTED
     assert written(scenario) == {*scenario.expected, "10"}
     scenario.assert_nothing_open()
 

@@ -512,24 +512,21 @@ class PoolCoordinator:
                 raise why
             return
         await self.maintenance.renew()  # the process that took this slot may also have taken slots that are idle here
-        # not slots of dead processes: recovery waits for a row lock, and this block may hold that of the lost slot
-        await self.take_slot(turn, recover_dead=False)
+        await self.take_slot(turn)
 
-    async def take_slot(self, turn: Turn, *, recover_dead: bool = True) -> None:
+    async def take_slot(self, turn: Turn) -> None:
         """Take an idle slot, or lease one, with a turn."""
         if not self.registry.take_idle(turn):
-            self.registry.take_new(await self._lease_one(turn, recover_dead=recover_dead), turn)
+            self.registry.take_new(await self._lease_one(turn), turn)
 
-    async def _lease_one(self, turn: Turn, *, recover_dead: bool) -> PooledSlot:
-        """Lease a free slot, else one of a dead process after recovering it, else a new one."""
+    async def _lease_one(self, turn: Turn) -> PooledSlot:
+        """Lease a free slot, else a new one. The background frees those of dead processes by recovering them."""
         for _ in range(_MOST_RACES):
             leases = await self._leases.every_lease()
             for lease in leases:
                 claim = partial(self._leases.claim, lease)
                 if lease.free and await self.maintenance.claims(lease.slot, claim, turn):
                     return await self._prepared(lease.slot, clean=True)
-            if recover_dead and not self.availability.is_away and await self.maintenance.free_one_of_the_dead(leases):
-                continue
             new = _lowest_missing({lease.slot for lease in leases} | self.registry.numbers())
             if await self.maintenance.claims(new, partial(self._leases.add, new), turn):
                 return await self._prepared(new, clean=False)  # the table may have been emptied

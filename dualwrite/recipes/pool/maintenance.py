@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
@@ -471,21 +471,6 @@ class PoolMaintenance:
                 pass_on_signal(error)
                 errors.append(error)
         return found, errors
-
-    async def free_one_of_the_dead(self, leases: Iterable[Lease]) -> bool:
-        """Recover the lowest slot with an expired lease, unless another process does, so that no new one is needed.
-
-        Return whether a slot was recovered. If recovery fails, the background tries again.
-        """
-        for lease in leases:
-            if lease.expired and not self._waits(lease):
-                try:
-                    return bool(await self._recover_unused(lease, gives_way=True))
-                except Exception as error:
-                    pass_on_signal(error)
-                    self._failed(error)
-                    return False
-        return False
 
     def _waits(self, lease: Lease) -> bool:
         """Return whether it is too early for another attempt at the refused block of a dead process."""
