@@ -25,6 +25,7 @@ from dualwrite.errors import FencedError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress, Resolution
+from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.slot import SlotState
 from tests.proof.automaton import Automaton, Program, Said, ask
 from tests.proof.explore import Explorer, Found
@@ -146,16 +147,14 @@ class EarlyCoordinator(DualWriteCoordinator):
     def __init__(self, profile: Profile, ordering: Ordering) -> None:
         self._early = EarlyKafka(profile)
         self._marked = MarkedDatabase() if ordering is Ordering.MARKED else None
-        super().__init__(
+        owned = OwnedId(
             TRANSACTIONAL_ID,
             database=CheckedDatabase(by_commit=False) if self._marked is None else self._marked,
             kafka=self._early,
-            sleep=_no_sleep,
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
-            pause=None,
-            repairability=RefusesNothing(),
         )
+        super().__init__(owned, sleep=_no_sleep, repairability=RefusesNothing())
         self._ordering = ordering
 
     async def get_ready(self) -> None:

@@ -40,6 +40,7 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, Recor
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks, not_durable, state_in
@@ -707,17 +708,17 @@ class Owner:
         self._database = CheckedDatabase(by_commit=by_commit, fails_over=fails_over)
         self._availability = Availability(None, NoWatch(), lambda: 0.0)
         self._now_s = 0.0
-        self._coordinator = DualWriteCoordinator(
+        owned = OwnedId(
             TRANSACTIONAL_ID,
             database=self._database,
             kafka=CheckedKafka(profile),
-            sleep=_no_sleep,
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
             pause=self._reach,
-            repairability=RefusesNothing(),
             availability=self._availability,
-            clock_s=lambda: self._now_s,
+        )
+        self._coordinator = DualWriteCoordinator(
+            owned, sleep=_no_sleep, repairability=RefusesNothing(), clock_s=lambda: self._now_s
         )
 
     def _reach(self, point: PausePoint) -> None:

@@ -42,7 +42,6 @@ from dualwrite.guarded import pass_on_signal
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.completion import LostCommits
 from dualwrite.recipes.core.dual_write import (
     NOTHING_PREPARED,
@@ -51,20 +50,14 @@ from dualwrite.recipes.core.dual_write import (
     commit_database_alone,
     flush_block,
 )
-from dualwrite.recipes.core.kafka_participant import KafkaParticipant
-from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.owned_id import OwnedId
-from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.refused import RefusedBlock, is_only_of, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
-from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
 from dualwrite.recipes.core.turns import IdUse, IdUsers
-from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _FORGOTTEN: Final = 49
 """INVALID_PRODUCER_ID_MAPPING: the id was not used for `transactional.id.expiration.ms`, seven days."""
@@ -97,40 +90,19 @@ class DualWriteCoordinator:
 
     def __init__(
         self,
-        transactional_id: str,
+        owned: OwnedId,
         *,
-        database: Database,
-        kafka: KafkaParticipant,
         sleep: Callable[[float], Awaitable[None]],
-        lock_timeout_ms: int | None,
-        resolve_timeout_ms: int,
-        pause: PauseHook | None,
-        uninterrupted: Uninterrupted = direct,
         repairability: Repairability | None = None,
-        availability: Availability = NEVER_AWAY,
-        policy: StorePolicy = STORES_NOTHING,
-        lease: HeldLease | None = None,
         users: IdUsers | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool;
-        `users` are its threads (None) or tasks.
+        """`repairability` is shared by the coordinators of a pool; `users` are the threads (None) or tasks of the id.
 
         `clock_s` times the pauses between attempts of blocks to publish owed records that Kafka has refused.
         """
-        self.transactional_id: Final = transactional_id
-        self.owned: Final = OwnedId(
-            transactional_id,
-            database=database,
-            kafka=kafka,
-            pause=pause,
-            uninterrupted=uninterrupted,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            availability=availability,
-            policy=policy,
-            lease=lease,
-        )
+        self.transactional_id: Final = owned.transactional_id
+        self.owned: Final = owned
         self._slot = self.owned.slot
         self._lost_commits = LostCommits(self.owned, sleep)
         self._blocks = BlockStore(self.owned)
@@ -291,7 +263,8 @@ class DualWriteCoordinator:
                 await self._prepare(write)
             except DualWriteError as error:
                 pass_on_signal(error)
-                if not await self.owned.uninterrupted(self._let_go_if_possible(write, error, diverts=diverts)):
+                is_of_id = isinstance(error, _OF_ID) or self._may_be_of_owed(write, error)
+                if not await self.owned.uninterrupted(self._let_go(write, error, is_of_id=is_of_id, diverts=diverts)):
                     raise
                 return self._why_let_go(error)
         except BaseException:
@@ -300,16 +273,21 @@ class DualWriteCoordinator:
         await self._decide_or_repair(write)
         return None
 
-    async def _let_go_if_possible(self, write: DualWriteProgress, error: DualWriteError, *, diverts: bool) -> bool:
-        if isinstance(error, _OF_ID) or self._may_be_of_owed(write, error):
-            return await self._let_go(write, error)
-        return diverts and is_away(error) and await self._leave_kafka(write)
-
-    async def _leave_kafka(self, write: DualWriteProgress) -> bool:
-        """Leave Kafka's side to the next take-over. Return False if the row may name it."""
+    async def _let_go(
+        self, write: DualWriteProgress, error: DualWriteError, *, is_of_id: bool, diverts: bool = False
+    ) -> bool:
+        """End or leave Kafka's side only. Return whether the block may go on: the row certainly does not name it."""
         if not write.prepared_state.is_empty:
+            return False  # the state may have been written to the row: only a rollback undoes that
+        if is_of_id:
+            if self._slot.state is SlotState.OPEN:
+                await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
+            if isinstance(error, AbortableError) and self._slot.state not in (SlotState.FENCED, SlotState.IN_DOUBT):
+                return False  # the block's own records are the cause, so another id would not help
+        elif diverts and is_away(error):
+            await self.owned.leave_kafka()  # to the next take-over
+        else:
             return False
-        await self.owned.leave_kafka()
         write.transactional_id = None
         write.locked_row = NOTHING_PREPARED
         return True
@@ -320,18 +298,6 @@ class DualWriteCoordinator:
         fenced = self.owned.fenced()  # brokers first refuse a zombie's records with an abortable code
         fenced.__cause__ = error
         return fenced
-
-    async def _let_go(self, write: DualWriteProgress, error: DualWriteError) -> bool:
-        """End Kafka's side only. Return whether the id is lost and the row certainly does not name this dual write."""
-        if not write.prepared_state.is_empty:
-            return False  # the state may have been written to the row: only a rollback undoes that
-        if self._slot.state is SlotState.OPEN:
-            await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
-        if isinstance(error, AbortableError) and self._slot.state not in (SlotState.FENCED, SlotState.IN_DOUBT):
-            return False  # the block's own records are the cause, so another id would not help
-        write.transactional_id = None
-        write.locked_row = NOTHING_PREPARED
-        return True
 
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
@@ -344,7 +310,9 @@ class DualWriteCoordinator:
             try:
                 await self._lock_and_send(write)
             except FatalError as error:
-                if error.error_code != _FORGOTTEN or not await owned.uninterrupted(self._let_go(write, error)):
+                if error.error_code != _FORGOTTEN:
+                    raise
+                if not await owned.uninterrupted(self._let_go(write, error, is_of_id=True)):
                     raise
                 owned.assert_usable()
                 _log.info("transactional id %s was idle and has expired in Kafka", self.transactional_id)

@@ -13,6 +13,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import HeldLease, checked_single_id
 from dualwrite.recipes.core.metrics import Tally
+from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
     OF_POOLS,
@@ -80,23 +81,20 @@ class IdSettings:
         lease: HeldLease | None = None,
         users: IdUsers | None = None,
     ) -> DualWriteCoordinator:
-        made = DualWriteCoordinator(
+        owned = OwnedId(
             transactional_id,
             database=database,
             kafka=waiting.new_kafka(self._producer),
-            sleep=waiting.sleep,
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=self.writing.resolve_timeout_ms,
             pause=self.writing.pause,
             uninterrupted=waiting.uninterrupted,
-            policy=policy,
-            repairability=repairability,
             availability=availability,
+            policy=policy,
             lease=lease,
-            users=users,
+            tally=self.tally,
         )
-        made.owned.tally = self.tally
-        return made
+        return DualWriteCoordinator(owned, sleep=waiting.sleep, repairability=repairability, users=users)
 
 
 class OneId(IdSettings):

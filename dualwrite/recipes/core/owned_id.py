@@ -20,7 +20,7 @@ from dualwrite.errors import (
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
@@ -31,7 +31,7 @@ from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.telemetry import telemetry_of
-from dualwrite.recipes.core.waiting import Uninterrupted
+from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -50,15 +50,16 @@ class OwnedId:
         *,
         database: Database,
         kafka: KafkaParticipant,
-        pause: PauseHook | None,
-        uninterrupted: Uninterrupted,
         lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
-        availability: Availability,
+        pause: PauseHook | None = None,
+        uninterrupted: Uninterrupted = direct,
+        availability: Availability = NEVER_AWAY,
         policy: StorePolicy = STORES_NOTHING,
         lease: HeldLease | None = None,
+        tally: Tally | None = None,
     ) -> None:
-        """`lease`: that of an id of a pool; a single id has none."""
+        """`lease`: that of an id of a pool; a single id has none. `tally` is shared by all ids of a pool."""
         self.transactional_id: Final = transactional_id
         self.database: Final = database
         self.kafka: Final = kafka
@@ -70,8 +71,7 @@ class OwnedId:
         """The transactional id as Kafka knows it; None before the database was first queried for the suffix."""
         self.manifest = ""
         """Where the records of the last prepared transaction are stored; empty if that is not known."""
-        self.tally = Tally()
-        """Shared by all ids of a pool."""
+        self.tally: Final = Tally() if tally is None else tally
         self.has_stored = False
         """Whether blocks may wait in the outbox that the id publishes."""
         self.confirmed: PreparedTxnState | None = None

@@ -51,6 +51,7 @@ from dualwrite.recipes.core.last_batch import kept
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.metrics import Counted, TornEnd, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
+from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import Verdict, manifest_of, noted_text
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.core.repair import log_evidence_gone, log_unreadable, to_send
@@ -508,17 +509,16 @@ class RecoveryService:
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
         kind = SqlAlchemyDatabase if seen.is_ours else _WithoutSuffix
         publishes_outbox = is_outbox(seen.transactional_id) and has_outbox_table(self._engine, self._pinned)
-        return DualWriteCoordinator(
+        owned = OwnedId(
             seen.transactional_id,
             database=kind(self._engine, create_table=False, schema=self._schema, only_recovers=True),
             kafka=KafkaParticipant(KafkaSettings(seen.transactional_id, self._connection).producer),
-            sleep=blocking.sleep,
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,
-            pause=None,
             policy=self._policy.of_outbox if publishes_outbox else self._policy,
-            repairability=Repairability(keeps_records=publishes_outbox),
         )
+        repairability = Repairability(keeps_records=publishes_outbox)
+        return DualWriteCoordinator(owned, sleep=blocking.sleep, repairability=repairability)
 
     def _decide(self, seen: Seen, row: Row) -> Action:
         if seen.is_given_up and row is not Row.HELD:
