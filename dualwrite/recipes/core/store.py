@@ -67,14 +67,16 @@ class StoredBlocks(Protocol):
     """The stored blocks of transactional ids (`stored_blocks.py`), inside one database transaction.
 
     All methods are for an id whose state row this transaction has locked. Their changes become visible exactly when the
-    rest of the transaction does.
+    rest of the transaction does. The bodies here are those for an id that publishes no outbox.
     """
 
     async def newest_seq(self, transactional_id: str) -> int:
         """Return the number of the newest block, 0 if none is stored: as it is now, not as in a snapshot."""
+        return 0
 
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
         """Store one more block."""
+        raise AssertionError(_CANNOT_STORE)
 
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
         """Return the oldest blocks in order: at least one, and more up to `max_bytes`.
@@ -83,9 +85,11 @@ class StoredBlocks(Protocol):
 
         Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
         """
+        return 0, ()
 
     async def take_out(self, transactional_id: str, block: StoredBlock) -> None:
         """Take the oldest block out, so that it is not published, but keep its row."""
+        raise AssertionError(_CANNOT_STORE)
 
     async def publish(
         self, transactional_id: str, blocks: Sequence[StoredBlock], *, kept_as: Sent | None = None
@@ -95,41 +99,23 @@ class StoredBlocks(Protocol):
         With `kept_as`, for an outbox only: these blocks are the last batch then. They wait no more, and keep their rows
         until the next call.
         """
+        assert not blocks, _CANNOT_STORE
 
     async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
         """Return the last batch of an outbox if it was published by `state`; NO_BATCH otherwise.
 
         Raises StateRowError if some of its rows are gone.
         """
-
-
-class NoStoredBlocks:
-    """`StoredBlocks` of an id that publishes no outbox."""
-
-    async def newest_seq(self, transactional_id: str) -> int:
-        return 0
-
-    async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
-        raise NotImplementedError(_CANNOT_STORE)
-
-    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
-        return 0, ()
-
-    async def take_out(self, transactional_id: str, block: StoredBlock) -> None:
-        raise NotImplementedError(_CANNOT_STORE)
-
-    async def publish(
-        self, transactional_id: str, blocks: Sequence[StoredBlock], *, kept_as: Sent | None = None
-    ) -> None:
-        assert not blocks, _CANNOT_STORE
-
-    async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
         return NO_BATCH
 
 
 _CANNOT_STORE: Final = "this id publishes no outbox"
 
-NO_STORED_BLOCKS: Final = NoStoredBlocks()
+
+class _NoStoredBlocks(StoredBlocks): ...
+
+
+NO_STORED_BLOCKS: Final = _NoStoredBlocks()
 
 
 class DatabaseTransaction(Protocol):
