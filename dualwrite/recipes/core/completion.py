@@ -180,18 +180,14 @@ async def _assert_still_locked(owned: OwnedId, database: DatabaseTransaction, ro
 
 
 def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnState) -> DatabaseWentBackError:
-    return DatabaseWentBackError(
-        f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, but this process has "
-        f"committed {str(remembered)!r} to it, and according to Kafka no producer has used the id since: the database "
-        "was restored or failed over to an earlier state, or the row was edited. Nothing was changed on either side. "
-        "Kafka still holds the records of changes that the database has lost: compare both sides and repair one; then "
-        f"close this writer, run `dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`, and create "
-        "a new writer, which continues from the row"
-    )
+    from dualwrite.recipes.core.judge import went_back  # a writer that is refused nothing does not load it
+
+    shows = f"this process has committed {str(remembered)!r} to it, and no producer has used the id since, by Kafka"
+    return went_back(owned.transactional_id, row, shows)
 
 
 def _behind_kafka(owned: OwnedId, row: PreparedTxnState) -> DatabaseWentBackError:
-    from dualwrite.recipes.core.judge import behind_kafka  # a writer that is refused nothing does not load it
+    from dualwrite.recipes.core.judge import behind_kafka  # as above
 
     return behind_kafka(owned.transactional_id, row)
 

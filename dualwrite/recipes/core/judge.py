@@ -277,10 +277,16 @@ def refusal_by_row(found: RowInCluster, keeps_prepared: Callable[[], bool]) -> e
 
 def behind_kafka(transactional_id: str, row: PreparedTxnState) -> e.DatabaseWentBackError:
     """Return the error for a row that is older than a transaction that Kafka has committed under the id."""
+    shows = "Kafka has committed a later transaction of the id"
+    return went_back(transactional_id, row, shows, ", or another program uses the id")
+
+
+def went_back(transactional_id: str, row: PreparedTxnState, shows: str, or_else: str = "") -> e.DatabaseWentBackError:
+    """Return the error for a row that is older than a decision that Kafka still `shows`."""
     return e.DatabaseWentBackError(
-        f"the state row of transactional id {transactional_id!r} holds {str(row)!r}, but Kafka has committed a "
-        "later transaction of the id: the database was restored or failed over to an earlier state, the row was "
-        "edited, or another program uses the id. Nothing was changed on either side. Kafka still holds the records of "
-        "changes that the database has lost: compare both sides and repair one; then run `dualwrite recover "
-        f"--acknowledge-lost {transactional_id} --apply`"
+        f"the state row of transactional id {transactional_id!r} holds {str(row)!r}, but {shows}: the database was "
+        f"restored or failed over to an earlier state, or the row was edited{or_else}. Nothing was changed on either "
+        "side. Kafka still holds the records of changes that the database has lost: compare both sides and repair one; "
+        f"then close the writers of the id, run `dualwrite recover --acknowledge-lost {transactional_id} --apply`, and "
+        "create new ones, which continue from the row"
     )

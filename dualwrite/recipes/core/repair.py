@@ -22,7 +22,6 @@ from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
     AnotherClusterError,
     AuthorizationError,
-    DatabaseWentBackError,
     KafkaTimeoutError,
     NoMarkerError,
     OutcomeUnknown,
@@ -212,14 +211,11 @@ async def _assert_not_repaired(
     if repair is None:
         return
     await database.read(owned.transactional_id)
-    raise DatabaseWentBackError(
-        f"the state row of transactional id {owned.transactional_id!r} holds {str(manifest.prepared_state)!r}, which "
-        f"Kafka aborted, and the log shows that {str(repair)!r} has published its records again "
-        f"({part.topic}-{part.partition}, behind offset {part.last_offset}): the database was restored or failed over "
-        "to an earlier state, or the row was edited. Nothing was changed on either side. Kafka still holds the "
-        "records of changes that the database has lost: compare both sides and repair one; then run `dualwrite "
-        f"recover --acknowledge-lost {owned.transactional_id} --apply`"
-    )
+    from dualwrite.recipes.core.judge import went_back  # a writer that is refused nothing does not load it
+
+    place = f"{part.topic}-{part.partition}, behind offset {part.last_offset}"
+    shows = f"Kafka aborted that transaction, and the log shows that {str(repair)!r} has published its records again"
+    raise went_back(owned.transactional_id, manifest.prepared_state, f"{shows} ({place})")
 
 
 def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
