@@ -22,12 +22,10 @@ from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
-from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import Savepoint, checked, effect_of, grammar_of
 from dualwrite.recipes.sqlalchemy.drivers import (
-    DRIVERS_THAT_MARK,
     ON_CONNECTION,
     after_statement,
     autocommit,
@@ -36,7 +34,6 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     ended_past_sqlalchemy,
     has_commit_listeners,
     in_transaction,
-    mark_late,
     mark_transactions,
     notify_of_ends,
 )
@@ -327,7 +324,6 @@ class SqlAlchemyTransaction:
         assert self._dbapi_connection is not None, "the Connection has just begun a transaction on it"
         self.driver: Any = self.connection.dialect.get_driver_connection(self._dbapi_connection)
         """The driver's connection."""
-        self._is_marked = self.connection.dialect.driver in DRIVERS_THAT_MARK
         self._driver_has_begun = in_transaction(self.driver) is True
         self._grammar = grammar_of(self.connection.dialect.name)
         self._root = self._binding.root
@@ -336,8 +332,6 @@ class SqlAlchemyTransaction:
     def _begin_to_watch(self) -> None:
         """Register for SQLAlchemy's events. Call it last: an interruption may come at once."""
         vars(self.connection)[ON_CONNECTION] = vars(self._fairy)[ON_CONNECTION] = self
-        if self._driver_has_begun:
-            mark_late(self.connection)
         if self.session is not None:
             follow_session(self.session, self)
 
@@ -627,13 +621,12 @@ class SqlAlchemyTransaction:
     @property
     def awaits_statement(self) -> bool:
         """Whether `after_statement` must be called if the statement succeeds."""
-        return not (self._driver_has_begun or self._is_marked) or self._savepoint is not None
+        return not self._driver_has_begun or self._savepoint is not None
 
     @property
     def _has_ended_past(self) -> bool:
         """Whether the transaction that the driver began was ended past SQLAlchemy."""
-        has_begun = self._driver_has_begun or (self._is_marked and MARK_ATTRIBUTE in vars(self.driver))
-        return has_begun and in_transaction(self.driver) is False
+        return self._driver_has_begun and in_transaction(self.driver) is False
 
     def after_statement(self) -> None:
         if not self._driver_has_begun:
