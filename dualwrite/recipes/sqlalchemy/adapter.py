@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -14,7 +14,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
-from dualwrite.recipes.core.waiting import Waiting
+from dualwrite.recipes.core.waiting import Waiting, settled
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
@@ -36,10 +36,11 @@ from dualwrite.recipes.sqlalchemy.outbox_table import (
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, SqlAlchemySteps
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, need_table, schema_for
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
+from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction, watch
 from dualwrite.recipes.writer import Use
 
-ResultT = TypeVar("ResultT")
+BindT = TypeVar("BindT")
+TxT = TypeVar("TxT", bound=DualWrite)
 
 
 class SqlAlchemyDatabase(DatabaseWithOutbox):
@@ -136,14 +137,12 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
         return self._store.steps(transaction.connection, self._carry, transaction)
 
 
-class CarryOut(Protocol):
-    """Carries out the steps of a dual write inside a call of SQLAlchemy, and returns their result."""
+class SqlAlchemyBackend(Generic[BindT, TxT]):
+    """An engine on which blocks run, in threads or in the greenlets of a loop; a pool has a second one beside it.
 
-    def __call__(self, steps: Coroutine[Any, Any, ResultT], /) -> ResultT: ...
-
-
-class SqlAlchemyBackend:
-    """An engine on which blocks run; a pool has a second engine for its background."""
+    `new_session` makes the Session of a block, `behind` returns the Session or Connection that does the work of one,
+    and `handle` makes the handle of a block.
+    """
 
     database: SqlAlchemyDatabase
 
@@ -151,9 +150,12 @@ class SqlAlchemyBackend:
         self,
         engine: sa.Engine,
         *,
+        new_session: Callable[[], Any],
+        behind: Callable[[Any], Bind],
+        handle: Callable[[SqlAlchemyTransaction, SqlAlchemyDatabase, RecordBuffer, Any], TxT],
         waiting: Waiting,
         carry: Carry,
-        carry_out: CarryOut,
+        carry_out: Callable[[Coroutine[Any, Any, Any]], Any],
         create_table: bool,
         schema: str | None,
         max_writers: int | None,
@@ -162,6 +164,9 @@ class SqlAlchemyBackend:
         self.engine: Final = engine
         self.waiting: Final = waiting
         self.carry_out: Final = carry_out
+        self._new_session = new_session
+        self._behind = behind
+        self._handle = handle
         self._carry = carry
         self._create_table = create_table
         self.background_engine = engine
@@ -171,10 +176,22 @@ class SqlAlchemyBackend:
         else:
             self.database = SqlAlchemyDatabase(engine, create_table=create_table, schema=schema, carry=carry)
 
-    async def take_slot_before_snapshot(self, use: Use, connection: sa.Connection | None, tx: DualWrite) -> None:
-        """Take the block's slot now if the connection keeps a snapshot; roll `tx` back and close it if that fails."""
-        if connection is None or not keeps_a_snapshot(connection):
-            return
+    async def begin(self, bind: BindT | None, records: RecordBuffer, use: Use) -> TxT:
+        bound: Any = self._new_session() if bind is None else bind
+        behind, owned = self._behind(bound), bind is None
+        try:
+            transaction = await self._carry(lambda: SqlAlchemyTransaction(behind, self.engine, records, owned=owned))
+            tx = self._handle(transaction, self.database, records, bound)
+        except BaseException as error:  # else the connection would be left to the garbage collector
+            if owned:
+                with cleaning_up_after(error):
+                    await self.waiting.uninterrupted(settled(bound.close()))
+            raise
+        if use.needs_slot_early and keeps_a_snapshot(transaction.connection):
+            await self._take_slot_before_snapshot(use, tx)
+        return tx
+
+    async def _take_slot_before_snapshot(self, use: Use, tx: TxT) -> None:
         try:
             await use.take_slot()
         except BaseException as error:

@@ -25,11 +25,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.guarded import cleaning_up_after
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
-from dualwrite.recipes.core.id_settings import OfBackend
 from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.settings import ids_in
@@ -37,7 +35,7 @@ from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import here
 from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
-from dualwrite.recipes.writer import ThreadWriter, Use
+from dualwrite.recipes.writer import ThreadWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
 __all__ = ["DualTransaction", "DualWriter", "PoolStatus", "Resolution"]
@@ -51,11 +49,11 @@ class DualTransaction(DualWrite):
         transaction: SqlAlchemyTransaction,
         database: SqlAlchemyDatabase,
         records: RecordBuffer,
-        session: Session | None,
+        bound: Bind,
     ) -> None:
         super().__init__(database.transaction(transaction), records)
         self._transaction = transaction
-        self._session = session
+        self._session = transaction.session
         transaction.write = self
 
     @property
@@ -78,33 +76,6 @@ class DualTransaction(DualWrite):
         """
         with (self._session or self._transaction.connection).begin_nested():
             yield self
-
-
-class ThreadBackend(SqlAlchemyBackend):
-    """An Engine; each thread uses its own connections."""
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        session_factory: Callable[[], Session] | None,
-        **settings: Unpack[OfBackend],
-    ) -> None:
-        super().__init__(engine, waiting=THREADS, carry=here, carry_out=blocking.run, **settings)
-        self._session_factory = session_factory or (lambda: Session(engine, expire_on_commit=False))
-
-    async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
-        bound = self._session_factory() if bind is None else bind
-        try:
-            transaction = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
-            tx = DualTransaction(transaction, self.database, records, transaction.session)
-        except BaseException as error:  # else the connection would be left to the garbage collector
-            if bind is None:
-                with cleaning_up_after(error):
-                    bound.close()
-            raise
-        if use.needs_slot_early:
-            await self.take_slot_before_snapshot(use, transaction.connection, tx)
-        return tx
 
 
 class DualWriter(ThreadWriter[Bind, DualTransaction]):
@@ -135,7 +106,7 @@ class DualWriter(ThreadWriter[Bind, DualTransaction]):
     Raises ConfigError, also unless exactly one of `transactional_id` and `prefix` is given.
     """
 
-    backend: ThreadBackend
+    backend: SqlAlchemyBackend[Bind, DualTransaction]
 
     @overload
     def __init__(
@@ -162,7 +133,17 @@ class DualWriter(ThreadWriter[Bind, DualTransaction]):
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
         ids = ids_in(settings)
-        super().__init__(ThreadBackend(engine, session_factory, **ids.of_backend), ids)
+        backend = SqlAlchemyBackend[Bind, DualTransaction](
+            engine,
+            new_session=session_factory or (lambda: Session(engine, expire_on_commit=False)),
+            behind=lambda bound: bound,
+            handle=DualTransaction,
+            waiting=THREADS,
+            carry=here,
+            carry_out=blocking.run,
+            **ids.of_backend,
+        )
+        super().__init__(backend, ids)
 
     def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.

@@ -32,7 +32,6 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
-from dualwrite.recipes.core.id_settings import OfBackend
 from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import ids_in
@@ -40,7 +39,7 @@ from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import async_connection
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
-from dualwrite.recipes.writer import TaskWriter, Use
+from dualwrite.recipes.writer import TaskWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
 __all__ = ["AsyncDualTransaction", "AsyncDualWriter", "PoolStatus", "Resolution"]
@@ -56,18 +55,18 @@ def in_a_greenlet(function: Callable[[], ResultT]) -> Awaitable[ResultT]:
 
 
 def _connectable(bind: AsyncBind) -> AsyncSession | AsyncConnection:
-    bound = bind() if isinstance(bind, async_scoped_session) else bind
-    if not isinstance(bound, AsyncSession | AsyncConnection):
+    return bind() if isinstance(bind, async_scoped_session) else bind
+
+
+def _of_the_greenlets(bind: AsyncBind) -> Session | sa.Connection:
+    """Return the Session or Connection behind an asynchronous one."""
+    bound = _connectable(bind)
+    if isinstance(bound, AsyncSession):
+        return bound.sync_session
+    if not isinstance(bound, AsyncConnection):
         raise IllegalStateError(
             f"a dual write runs on an AsyncSession or an AsyncConnection, not on {bind!r}; nothing was written"
         )
-    return bound
-
-
-def _of_the_greenlets(bound: AsyncSession | AsyncConnection) -> Session | sa.Connection:
-    """Return the Session or Connection behind an asynchronous one."""
-    if isinstance(bound, AsyncSession):
-        return bound.sync_session
     if bound.sync_connection is None:
         raise IllegalStateError(
             "this AsyncConnection is not started, so nothing was written: use it in `async with engine.connect()`"
@@ -83,12 +82,12 @@ class AsyncDualTransaction(DualWrite):
         transaction: SqlAlchemyTransaction,
         database: SqlAlchemyDatabase,
         records: RecordBuffer,
-        bound: AsyncSession | AsyncConnection,
+        bound: AsyncBind,
     ) -> None:
         super().__init__(database.transaction(transaction), records, shield)
         transaction.write = self
         self._transaction = transaction
-        self._bound = bound
+        self._bound = _connectable(bound)
 
     @property
     def session(self) -> AsyncSession:
@@ -109,34 +108,6 @@ class AsyncDualTransaction(DualWrite):
             yield self
 
 
-class TaskBackend(SqlAlchemyBackend):
-    """An AsyncEngine; all calls to the database run in greenlets."""
-
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        session_factory: Callable[[], AsyncSession] | None,
-        **settings: Unpack[OfBackend],
-    ) -> None:
-        super().__init__(engine.sync_engine, waiting=TASKS, carry=in_a_greenlet, carry_out=await_only, **settings)
-        self._session_factory = session_factory or (lambda: AsyncSession(engine, expire_on_commit=False))
-
-    async def begin(self, bind: AsyncBind | None, records: RecordBuffer, use: Use) -> AsyncDualTransaction:
-        bound = _connectable(self._session_factory() if bind is None else bind)
-        awaited = _of_the_greenlets(bound)
-        try:
-            engine, owned = self.engine, bind is None
-            transaction = await in_a_greenlet(lambda: SqlAlchemyTransaction(awaited, engine, records, owned=owned))
-            tx = AsyncDualTransaction(transaction, self.database, records, bound)
-        except BaseException:
-            if bind is None:
-                await shield(bound.close())
-            raise
-        if use.needs_slot_early:
-            await self.take_slot_before_snapshot(use, transaction.connection, tx)
-        return tx
-
-
 class AsyncDualWriter(TaskWriter[AsyncBind, AsyncDualTransaction]):
     """`DualWriter` for coroutines: the same names, settings, rules and errors; methods that wait are coroutines.
 
@@ -149,7 +120,7 @@ class AsyncDualWriter(TaskWriter[AsyncBind, AsyncDualTransaction]):
     loop in which it is first used. The module's docstring says how cancellations end.
     """
 
-    backend: TaskBackend
+    backend: SqlAlchemyBackend[AsyncBind, AsyncDualTransaction]
 
     @overload
     def __init__(
@@ -176,7 +147,17 @@ class AsyncDualWriter(TaskWriter[AsyncBind, AsyncDualTransaction]):
     ) -> None:
         check_engine(engine, AsyncEngine, "create_async_engine")
         ids = ids_in(settings)
-        super().__init__(TaskBackend(engine, session_factory, **ids.of_backend), ids)
+        backend = SqlAlchemyBackend[AsyncBind, AsyncDualTransaction](
+            engine.sync_engine,
+            new_session=session_factory or (lambda: AsyncSession(engine, expire_on_commit=False)),
+            behind=_of_the_greenlets,
+            handle=AsyncDualTransaction,
+            waiting=TASKS,
+            carry=in_a_greenlet,
+            carry_out=await_only,
+            **ids.of_backend,
+        )
+        super().__init__(backend, ids)
 
     def transaction(self, bind: AsyncBind | None = None) -> AbstractAsyncContextManager[AsyncDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
