@@ -13,14 +13,13 @@ from typing import Any
 
 import asyncpg
 
-from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import closed_inside, inside_another
 from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.postgres.statement_watch import (
-    CLOSED,
     ENDED,
-    INSIDE_ANOTHER,
     NESTED,
     UNFINISHED,
     StatementWatch,
@@ -32,7 +31,7 @@ from dualwrite.recipes.sql.transaction_control import Savepoint, Step
 def assert_can_begin(raw: Any) -> None:
     """Raise IllegalStateError if COMMIT on this connection is not ours to send."""
     if driver.substitute_of(raw) is not None:
-        raise IllegalStateError(INSIDE_ANOTHER)
+        raise inside_another()
     if driver.is_in_transaction_block(raw):
         raise IllegalStateError(NESTED)
 
@@ -62,18 +61,13 @@ class Watch(StatementWatch):
     def assert_intact(self) -> None:
         self._assert_nothing_refused()
         if self._raw.is_closed():
-            raise TransactionEndedInsideError(CLOSED)
+            raise closed_inside()
         if self._statement_failure is not None:
-            raise self.doomed()
+            raise doomed_by(self._statement_failure)
         if self.running > 0 or any(_is_of_a_block(name) for name in self._savepoints):
             raise IllegalStateError(UNFINISHED)
         if not self._raw.is_in_transaction():
             raise ended_past(ENDED)
-
-    def doomed(self) -> Exception:
-        error = doomed_by(self._statement_failure)
-        error.__cause__ = self._statement_failure
-        return error
 
     # -- statements ----------------------------------------------------------------------------------------------
 

@@ -67,12 +67,6 @@ class AsyncpgTransaction(PostgresTransaction):
     def _begin_statement(self) -> str:
         return driver.begin_statement(self._raw)
 
-    def _assert_connected(self) -> None:
-        driver.protocol_of(self._raw)
-
-    async def _send_commit(self) -> str | None:
-        return await driver.execute(self._raw, "COMMIT")
-
     async def _send_rollback(self) -> None:
         if not self.is_idle or driver.is_cancelling(self._raw):
             await driver.roll_back(self._raw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.store import owner_of
 
 # SQLSTATE (PostgreSQL and others): serialization_failure, deadlock_detected
@@ -70,3 +71,33 @@ def warn_of_drop(log: logging.Logger, transactional_id: str | None, what: str, e
         first_line(error) or type(error).__name__,
     )
     log.debug("The error after which a connection was dropped:", exc_info=error)
+
+
+# ---- blocks that cannot go on, on any driver -----------------------------------------------------------------------
+
+
+def partly_failed(failure: BaseException | None, savepoint: str) -> TransactionDoomedError:
+    """Return the error of a dual write of which a part has failed; `savepoint` is the call that sets one."""
+    what = "" if failure is None else f" ({type(failure).__name__})"
+    error = TransactionDoomedError(
+        f"a part of this dual write failed{what} and its error was swallowed; neither database nor Kafka was changed: "
+        f"let the error end the block, or run a statement that may fail in a savepoint ({savepoint})"
+    )
+    error.__cause__ = failure
+    return error
+
+
+def inside_another() -> IllegalStateError:
+    """Return the error for a transaction that a dual write has already."""
+    return IllegalStateError(
+        "this connection already carries a dual write, and its transaction cannot decide a second one; nothing was "
+        "written: send all records in one block"
+    )
+
+
+def closed_inside() -> TransactionEndedInsideError:
+    """Return the error for a connection that was closed or lost inside the block."""
+    return TransactionEndedInsideError(
+        "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
+        "neither database nor Kafka was changed"
+    )

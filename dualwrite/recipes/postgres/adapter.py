@@ -137,11 +137,11 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
 
     async def _found_or_made(self) -> DatabaseIdentity:
         for _ in range(MOST_ATTEMPTS):
-            found = await self.in_transaction(_identity)
+            found = await self.in_transaction(PostgresTransaction.identity)
             if found is not None:
                 return found
             try:
-                await self.in_transaction(_make_identity)
+                await self.in_transaction(PostgresTransaction.make_identity)
             except self.errors as error:
                 if not _was_created_by_others(error) and not is_conflict(error):
                     raise  # otherwise, another process inserted it at the same moment
@@ -248,7 +248,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
 
     async def _query_location(self) -> str:
         """Query the current location of our own connections: a restarted server counts as another one."""
-        self.location = await self.in_transaction(_location)
+        self.location = await self.in_transaction(PostgresTransaction.location)
         return self.location
 
     async def _begin(
@@ -277,18 +277,6 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
                     await self._uninterrupted(transaction.close())
                 if not was_lost or attempts >= connections.attempts:
                     raise
-
-
-async def _location(transaction: PostgresTransaction) -> str:
-    return await transaction.location()
-
-
-async def _identity(transaction: PostgresTransaction) -> DatabaseIdentity | None:
-    return await transaction.identity()
-
-
-async def _make_identity(transaction: PostgresTransaction) -> None:
-    await transaction.make_identity()
 
 
 def _was_created_by_others(error: Exception) -> bool:

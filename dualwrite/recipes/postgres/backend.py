@@ -14,7 +14,7 @@ from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting, settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
-from dualwrite.recipes.postgres.connections import Connections, KeptConnections, MadeConnections
+from dualwrite.recipes.postgres.connections import Connections, KeptConnections
 from dualwrite.recipes.postgres.transaction import TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements, checked_schema
@@ -45,7 +45,7 @@ class Driver(ABC):
         if self._is_pool(source):
             return self._connections_of(source)
         if callable(source):
-            return MadeConnections(source, self._close)
+            return self._kept(source, 0)
         raise ConfigError(f"the database of {self.sources}, not {source!r}")
 
     def connections_beside(self, source: Any, *, most_kept: int) -> Connections:

@@ -19,15 +19,15 @@ def abandon(connection: Any) -> None:
 
 
 class Connections(ABC):
-    """A source of connections. This class keeps none."""
+    """A source of connections."""
 
     are_limited = False
     """Whether `acquire` may have to wait for a released connection."""
 
     @property
+    @abstractmethod
     def attempts(self) -> int:
         """The number of connections to acquire until one is certainly newer than the database's last restart."""
-        return 1
 
     @abstractmethod
     async def acquire(self) -> Any: ...
@@ -99,17 +99,3 @@ class KeptConnections(Connections):
             return self._kept.pop()
         except IndexError:
             return None
-
-
-class MadeConnections(Connections):
-    """Connections made by a function of the caller; each is closed after use."""
-
-    def __init__(self, make: Callable[[], Any], close: Callable[[Any], Awaitable[None]]) -> None:
-        self._make = make
-        self._close = close
-
-    async def acquire(self) -> Any:
-        return await settled(self._make())
-
-    async def release(self, connection: Any) -> None:
-        await self._close(connection)

@@ -6,10 +6,12 @@ The subclass of each driver sees the statements, and knows the state of its conn
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Final, NoReturn
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import partly_failed
 from dualwrite.recipes.sql.transaction_control import POSTGRES, Savepoint, checked
 
 
@@ -44,7 +46,7 @@ class StatementWatch(ABC):
     def _assert_nothing_refused(self) -> None:
         failure = self._refused_ending or self._records.refused
         if failure is not None:
-            raise doomed_by(failure) from failure
+            raise doomed_by(failure)
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -80,20 +82,8 @@ class StatementWatch(ABC):
         raise self._refused_ending
 
 
-def doomed_by(failure: BaseException | None) -> TransactionDoomedError:
-    """Return the error of a dual write that has partly failed."""
-    what = "" if failure is None else f" ({type(failure).__name__})"
-    return TransactionDoomedError(
-        f"a part of this dual write failed{what} and its error was swallowed; "
-        "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
-        "fail in a savepoint (connection.transaction())"
-    )
+doomed_by: Final = partial(partly_failed, savepoint="connection.transaction()")
 
-
-INSIDE_ANOTHER: Final = (
-    "this connection already carries a dual write, and its transaction cannot decide a second one; nothing was "
-    "written: send all records in one block"
-)
 NESTED: Final = (
     "the connection is inside connection.transaction(), which commits or rolls back at its end; a dual write commits "
     "the whole transaction, so nothing was written: make the dual write the outermost block"
@@ -101,10 +91,6 @@ NESTED: Final = (
 NOT_READY: Final = (
     "the transaction of the connection has failed already, or a COPY or another statement is in progress; nothing was "
     "written: roll it back or finish it first"
-)
-CLOSED: Final = (
-    "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
-    "neither database nor Kafka was changed"
 )
 ENDED: Final = (
     "the transaction was ended inside the block, bypassing the connection's own methods, which also released the row "

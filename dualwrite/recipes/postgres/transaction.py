@@ -45,7 +45,7 @@ from dualwrite.recipes.sql.postgres import (
     new_mark,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
-from dualwrite.recipes.sql.postgres_steps import CommitMessage, PostgresSteps, Refusals, RequiredPlace, assert_committed
+from dualwrite.recipes.sql.postgres_steps import CommitMessage, PostgresSteps, Refusals, RequiredPlace
 
 _log = logging.getLogger(__name__)
 
@@ -134,14 +134,6 @@ class PostgresTransaction(PostgresSteps):
         """Execute statements without parameters, in one round trip. It bypasses the watch."""
 
     @abstractmethod
-    def _assert_connected(self) -> None:
-        """Raise an error of the driver if the connection is known to be lost."""
-
-    @abstractmethod
-    async def _send_commit(self) -> str | None:
-        """Send COMMIT. Return the server's status, which tells how the transaction ended."""
-
-    @abstractmethod
     async def _send_rollback(self) -> None:
         """Send ROLLBACK."""
 
@@ -199,10 +191,7 @@ class PostgresTransaction(PostgresSteps):
     async def commit(self) -> None:
         if os.getpid() != self._process_id:
             self._assert_ours()
-        message = self._deciding
-        if message is None:
-            await self._commit_alone()
-            return
+        message: Any = self._deciding or self._message_class(self._raw, "COMMIT", self.mark, {})
         self.commit_was_sent = True
         try:
             sent = message.send()
@@ -213,19 +202,8 @@ class PostgresTransaction(PostgresSteps):
                 self.commit_was_sent = False  # the server did not reach the COMMIT
                 self._is_over |= isinstance(error, TransactionDoomedError)  # or it responded with ROLLBACK
             raise
-        if message.was_given_up:
+        if message.was_given_up and self._deciding is not None:
             raise wait_given_up(self._transactional_id)
-
-    async def _commit_alone(self) -> None:
-        """Send COMMIT for a transaction that decides no dual write."""
-        self._assert_connected()
-        self.commit_was_sent = True
-        try:
-            assert_committed(await self._send_commit())
-        except TransactionDoomedError:
-            self.commit_was_sent = False  # the response says that the transaction was rolled back
-            self._is_over = True
-            raise
 
     async def rollback(self) -> None:
         if self._is_closed:

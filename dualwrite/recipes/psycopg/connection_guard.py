@@ -17,13 +17,12 @@ import psycopg
 from psycopg import pq
 from psycopg.sql import Composable
 
-from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import closed_inside, inside_another
 from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.postgres.statement_watch import (
-    CLOSED,
     ENDED,
-    INSIDE_ANOTHER,
     NESTED,
     NOT_READY,
     UNFINISHED,
@@ -33,7 +32,6 @@ from dualwrite.recipes.postgres.statement_watch import (
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
     is_in_transaction_block,
-    is_plain,
     is_two_phase,
 )
 from dualwrite.recipes.sql.transaction_control import Savepoint, postgres_savepoint
@@ -46,7 +44,6 @@ _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 IDLE: Final = int(pq.TransactionStatus.IDLE)
 _ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
 _INERROR: Final = int(pq.TransactionStatus.INERROR)
-_READY: Final = (IDLE, int(pq.TransactionStatus.INTRANS))
 _UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
 
 
@@ -63,14 +60,7 @@ def is_busy(connection: AnyConnection) -> bool:
 def assert_can_begin(connection: AnyConnection) -> None:
     """Raise IllegalStateError if COMMIT on this connection would not be the decision, or is not ours to send."""
     if _WATCH in vars(connection):
-        raise IllegalStateError(INSIDE_ANOTHER)
-    if (
-        is_plain(connection)
-        and connection.pgconn.transaction_status in _READY
-        and not connection.lock.locked()
-        and isinstance(connection.cursor_factory, type)
-    ):
-        return
+        raise inside_another()
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise IllegalStateError(_IN_PIPELINE)
     if is_two_phase(connection):
@@ -116,9 +106,9 @@ class Watch(StatementWatch):
             raise IllegalStateError(_PIPELINE_OPEN)
         status = pgconn.transaction_status
         if status == _INERROR:
-            raise doomed_by(self._statement_failure) from self._statement_failure
+            raise doomed_by(self._statement_failure)
         if status == _UNKNOWN:
-            raise TransactionEndedInsideError(CLOSED)
+            raise closed_inside()
         if status == IDLE:
             raise ended_past(ENDED)
         if self._nested or status == _ACTIVE or self._connection.lock.locked():

@@ -39,15 +39,6 @@ _COMMIT: Final = "commit"
 _NO_PIPELINE: Final = int(pq.PipelineStatus.OFF)  # as a number, as libpq returns it
 
 
-def is_plain(connection: AnyConnection) -> bool:
-    """Return whether `commit()` may end a transaction on the connection, and waits for it."""
-    return (
-        connection._tpc is None  # noqa: SLF001
-        and not connection._num_transactions  # noqa: SLF001
-        and connection.pgconn.pipeline_status == _NO_PIPELINE
-    )
-
-
 def is_two_phase(connection: AnyConnection) -> bool:
     """Return whether a two-phase transaction was begun, which `commit()` refuses to end."""
     return connection._tpc is not None  # noqa: SLF001

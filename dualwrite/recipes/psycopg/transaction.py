@@ -21,7 +21,6 @@ from dualwrite.recipes.psycopg.driver import (
     PsycopgCommitMessage,
     Values,
     answered,
-    assert_not_lost,
     begin_statement,
     executed,
     first_text,
@@ -83,13 +82,6 @@ class PsycopgTransaction(PostgresTransaction):
 
     def _begin_statement(self) -> str:
         return begin_statement(self.connection)
-
-    def _assert_connected(self) -> None:
-        assert_not_lost(self.connection)
-
-    async def _send_commit(self) -> str | None:
-        status = (await self._script("COMMIT")).command_status
-        return None if status is None else status.decode()
 
     async def _send_rollback(self) -> None:
         await settled(self.connection.rollback())

@@ -8,27 +8,14 @@ write.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.sqlalchemy.transaction import Binding, SqlAlchemyTransaction
-
-_log = logging.getLogger(__name__)
-
-
-class Follower(Protocol):
-    """Receives the end of the transaction."""
-
-    def decide(self) -> None:
-        """Carry out the requested COMMIT as part of a dual write. Errors raised here are raised to the application."""
-
-    def drop(self) -> None:
-        """Note that the transaction is rolled back."""
 
 
 class _Arrival(Binding):
@@ -53,25 +40,26 @@ class _Arrival(Binding):
 
 
 class FollowedTransaction(SqlAlchemyTransaction):
-    """The transaction on a Connection, from the first record on. Its end is reported to `follower`.
+    """The transaction on a Connection, from the first record on. At its end, `decide` or `drop` of `write` is called.
 
     One exception: no event reports a hook of the application that fails between the last flush and COMMIT. Then
     `is_over` becomes true without notice, and its caller must call `rolled_back`.
     """
 
     may_begin_in_savepoint = True
+    write: Any
 
     def __init__(
         self,
         connection: sa.Connection,
         engine: sa.Engine,
         records: RecordBuffer,
-        follower: Callable[[FollowedTransaction], Follower],
+        new_write: Callable[[FollowedTransaction], object],
     ) -> None:
         self._arrival = _Arrival(connection)
         self._has_ended = False
         self._initialise(self._arrival, engine, records)
-        self._follower: Follower | None = follower(self)
+        new_write(self)
         self._begin_to_watch()
 
     def commit(self) -> None:
@@ -85,9 +73,8 @@ class FollowedTransaction(SqlAlchemyTransaction):
             raise IllegalStateError(_OF_THE_PARENT)
         self._arrival.send_commit = send_commit
         self.has_arrived = self._has_ended = True
-        assert self._follower is not None, "the transaction is not over"
         try:
-            self._follower.decide()
+            self.write.decide()
         finally:
             self.close()
 
@@ -100,13 +87,8 @@ class FollowedTransaction(SqlAlchemyTransaction):
         if self._has_ended or self._belongs_to_the_parent:
             return
         self._has_ended = True
-        assert self._follower is not None, "the transaction is not over"
-        self._follower.drop()
+        self.write.drop()
         self.close()
-
-    def close(self) -> None:
-        super().close()
-        self._follower = None  # breaks a reference cycle, like `write`
 
 
 _OF_THE_PARENT = (

@@ -240,9 +240,9 @@ def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -
         records,
         lambda followed: _SessionWrite(followed, records, writer),
     )
-    assert transaction.write is not None, "it was set when the write was made"
     _followed[session] = transaction
-    return transaction.write
+    write: DualWrite = transaction.write
+    return write
 
 
 class _SessionWrite(DualWrite):

@@ -16,11 +16,11 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.event.api import _event_key
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_errors import warn_of_drop
+from dualwrite.recipes.core.database_errors import inside_another, partly_failed, warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sql.sqlite import raise_synchronous
@@ -346,7 +346,7 @@ class SqlAlchemyTransaction:
         if isinstance(self._root, sa.TwoPhaseTransaction):
             raise IllegalStateError(_TWO_PHASE)
         if ON_CONNECTION in vars(self.connection):
-            raise IllegalStateError(_INSIDE_ANOTHER)
+            raise inside_another()
         if commits_by_itself(self.connection.dialect, self._dbapi_connection, self.driver):
             raise autocommit()
 
@@ -526,11 +526,7 @@ class SqlAlchemyTransaction:
     def _assert_not_doomed(self) -> None:
         failure = self._failure or self._records.refused
         if failure is not None:
-            raise TransactionDoomedError(
-                f"a part of this dual write failed ({type(failure).__name__}) and its error was swallowed; "
-                "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
-                "fail in a savepoint (session.begin_nested())"
-            ) from failure
+            raise partly_failed(failure, "session.begin_nested()")
 
     def commit_has_begun(self) -> None:
         """Note that listeners of the application run now, and may send COMMIT past SQLAlchemy."""
@@ -644,10 +640,6 @@ class SqlAlchemyTransaction:
 _NESTED = (
     "a dual write commits the whole database transaction and so cannot start inside a savepoint; "
     "nothing was written: release the savepoint first"
-)
-_INSIDE_ANOTHER = (
-    "this database transaction already belongs to a dual write and cannot decide a second one; nothing was written: "
-    "send all records in one block"
 )
 _OTHER_ENGINE = (
     "the Session or Connection belongs to another Engine than this DualWriter, which would look up the outcome of a "

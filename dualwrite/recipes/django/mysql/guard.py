@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final, NoReturn
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.database_errors import closed_inside, inside_another, is_conflict, partly_failed
 from dualwrite.recipes.sql.transaction_control import MYSQL, Savepoint, Step, checked
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import LOCK_WAIT_TIMEOUT
 
@@ -43,7 +43,7 @@ class Guard:
 
     def __init__(self, driver: Any, records: RecordBuffer) -> None:
         if _GUARD in vars(driver):
-            raise IllegalStateError(_INSIDE_ANOTHER)
+            raise inside_another()
         self._driver = driver
         self._records = records
         self._before: dict[str, Any] = {}
@@ -75,13 +75,9 @@ class Guard:
         """Raise a RecipeError if the transaction cannot be the decision, as far as is known without a query."""
         failure = self._refused_ending or self._records.refused
         if failure is not None:
-            raise TransactionDoomedError(
-                f"a part of this dual write failed ({type(failure).__name__}) and its error was swallowed; "
-                "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
-                "fail in an inner transaction.atomic()"
-            ) from failure
+            raise partly_failed(failure, "an inner transaction.atomic()")
         if not self._driver.open:
-            raise TransactionEndedInsideError(_CLOSED)
+            raise closed_inside()
 
     # ---- statements -------------------------------------------------------------------------------------------------
 
@@ -216,13 +212,3 @@ def _is_timeout_that_rolls_back(cursor: Any, error: Exception) -> bool:
 def _guard_of(cursor: Any) -> Guard | None:
     guard: Guard | None = getattr(cursor.connection, _GUARD, None)
     return guard
-
-
-_INSIDE_ANOTHER: Final = (
-    "this connection already carries a dual write, and its transaction cannot decide a second one; nothing was "
-    "written: send all records in one block"
-)
-_CLOSED: Final = (
-    "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
-    "neither database nor Kafka was changed"
-)
