@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.django.capturing import captured
+from dualwrite.recipes.django.transaction import captured
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
 __all__ = ["captured_records"]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
-from dualwrite.errors import DualWriteError, IllegalStateError
-from dualwrite.outcome import Outcome
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from dualwrite.errors import DualWriteError, IllegalStateError, TransactionDoomedError
+from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.dual_write import (
@@ -31,9 +32,6 @@ _log = logging.getLogger(__name__)
 
 Pool = ThreadWriter[Any, Any]
 """The pool of transactional ids of one process and database."""
-
-Captured = Callable[[Iterable[BufferedRecord]], object]
-"""Called with the records of a committed transaction instead of publishing them."""
 
 
 class Followed(Protocol):
@@ -148,20 +146,65 @@ class PublishedWrite(DjangoDualWrite):
         await self._slots.commit_in_turn(write)
 
 
+captured: Final[dict[str, list[list[BufferedRecord]]]] = {}
+"""By alias, the lists of the open `captured_records()`, for all threads: a live server has its own."""
+
+_NEVER_COMMITTED: Final[list[BufferedRecord]] = []
+"""Stands for a list of the records of the transaction around a TestCase."""
+
+
+def capture_of(connection: BaseDatabaseWrapper) -> list[BufferedRecord] | None:
+    """Return the list for a transaction that sends its first record now; None if its records are published."""
+    if any(getattr(atomic, "_from_testcase", False) for atomic in connection.atomic_blocks):
+        return _NEVER_COMMITTED
+    lists = captured.get(connection.alias)
+    return lists[-1] if lists else None
+
+
 class CapturedWrite(DjangoDualWrite):
     """A transaction of a test, whose records are kept for the test and not published; Kafka is not needed."""
 
-    def __init__(self, begun: Begun, records: RecordBuffer, captured: Captured | None = None) -> None:
-        """Begin; `captured` receives the records, or is None in a transaction that the test never commits."""
+    def __init__(self, begun: Begun, records: RecordBuffer, kept: list[BufferedRecord]) -> None:
         super().__init__(begun, records)
-        self._captured = captured
+        self._kept = kept
 
     async def _commit_records(self, write: DualWriteProgress) -> None:
-        if self._captured is None:
+        if self._kept is _NEVER_COMMITTED:
             raise IllegalStateError(_OF_A_TEST)
         await flush_block(write)
         await commit_database_alone(write)
-        self._captured(self.entries)
+        self._kept.extend(self.entries)
+
+
+class FailedBegin:
+    """The error with which the dual write of a transaction could not begin, until an earlier savepoint is rolled back.
+
+    There is no record buffer to remember it, so the savepoints are tracked by Django's names.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+        note_outcome(error, Outcome.ROLLED_BACK)
+        self._later: set[str] = set()
+
+    def savepoint(self, name: str) -> None:
+        """Note a savepoint that was set after the failure: rolling back to it does not undo that."""
+        self._later.add(name)
+
+    def is_undone_by(self, name: str) -> bool:
+        """Return whether rolling back to a savepoint undoes everything that was to be committed with the record."""
+        return name not in self._later
+
+    def doomed(self) -> TransactionDoomedError:
+        """Return the error for a COMMIT of the transaction."""
+        doomed = TransactionDoomedError(
+            f"a record was not accepted, because its dual write could not begin ({type(self._error).__name__}), and "
+            "the error was swallowed; neither database nor Kafka is changed: let the error end the block, or send "
+            "inside an inner transaction.atomic()"
+        )
+        doomed.__cause__ = self._error
+        note_outcome(doomed, Outcome.ROLLED_BACK)
+        return doomed
 
 
 _OF_THE_PARENT: Final = (

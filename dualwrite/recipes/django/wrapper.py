@@ -17,12 +17,18 @@ from django.db.utils import Error, ProgrammingError
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.django.capturing import capture_of
 from dualwrite.recipes.django.creation import ClosesPools
-from dualwrite.recipes.django.failed_begin import FailedBegin
 from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
-from dualwrite.recipes.django.transaction import Begun, CapturedWrite, DjangoDualWrite, Pool, PublishedWrite
+from dualwrite.recipes.django.transaction import (
+    Begun,
+    CapturedWrite,
+    DjangoDualWrite,
+    FailedBegin,
+    Pool,
+    PublishedWrite,
+    capture_of,
+)
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -195,13 +201,11 @@ class DualWriteWrapper(_Wrapper):
     def _begin_dual_write(self) -> DjangoDualWrite:
         self.has_just_decided = False
         pool = pool_of(self)
-        capture = capture_of(self)
+        kept = capture_of(self)
         with self.wrap_database_errors, self.driver_errors():
             records = pool.new_records()
-            begun = self.begin_transaction(pool, records, publishes=capture is None)
-            if capture is not None:
-                return CapturedWrite(begun, records, capture.keep)
-            return PublishedWrite(begun, records, pool)
+            begun = self.begin_transaction(pool, records, publishes=kept is None)
+            return PublishedWrite(begun, records, pool) if kept is None else CapturedWrite(begun, records, kept)
 
     def assert_begun(self) -> None:
         """Raise TransactionDoomedError if a dual write could not begin in the current transaction."""
