@@ -22,7 +22,6 @@ from dualwrite.recipes.sql.outbox_steps import OutboxSql
 from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
-    FirstConnection,
     at_read_committed,
     background_engine,
     keeps_a_snapshot,
@@ -170,7 +169,8 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         self._carry = carry
         self._create_table = create_table
         self.background_engine = engine
-        self._first_connection = FirstConnection(engine)
+        self.has_connected = False
+        """Whether the engine for blocks has connected."""
         if max_writers is not None:
             self._schema = schema_for(engine, schema)
         else:
@@ -201,10 +201,6 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
                 await self.waiting.uninterrupted(tx.progress.database.close())
             tx.tell(error)
             raise
-
-    def note_connection(self) -> None:
-        """Remember that a Session has connected, so the engine's first connection exists."""
-        self._first_connection.made = True
 
     async def close(self) -> None:
         if self.background_engine is not self.engine:
@@ -247,6 +243,11 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         return not locks_whole_database(self.engine.dialect)
 
     async def connect_first(self) -> None:
-        """Connect the blocks' engine before any other engine that shares its dialect."""
-        if not self._first_connection.made:
-            await self._carry(self._first_connection.make)
+        """Connect the blocks' engine before any other engine that shares its dialect.
+
+        On the first connection the dialect queries the features of the database. Only callers of the same pool wait for
+        that; a second pool would continue with a half-initialised dialect.
+        """
+        if not self.has_connected:
+            await self._carry(lambda: self.engine.connect().close())
+            self.has_connected = True

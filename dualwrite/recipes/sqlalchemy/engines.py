@@ -29,7 +29,7 @@ def connections_of(transaction: SessionTransaction) -> Collection[sa.Connection]
 def background_engine(engine: sa.Engine) -> sa.Engine:
     """Return an engine to the same database, whose connections do not count towards `engine`'s pool.
 
-    Use it only after `FirstConnection.make`. Blocks may hold all connections of the other pool while they wait for
+    Use it only after `engine` has connected. Blocks may hold all connections of the other pool while they wait for
     statements on this engine. A pool with a single connection (SQLite in memory) is shared nevertheless, because
     another connection would be another database.
     """
@@ -78,24 +78,6 @@ def _with_pool(engine: sa.Engine, pool: sa.Pool) -> sa.Engine:
     if engine.dialect.name != "sqlite":
         prepare_nothing(made)
     return made
-
-
-class FirstConnection:
-    """Connects `engine` before any other engine that shares its dialect.
-
-    On the first connection the dialect queries the features of the database. Only callers of the same pool wait for
-    that; a second pool would continue with a half-initialised dialect.
-    """
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        self.made = False
-
-    def make(self) -> None:
-        """Connect once; harmless when repeated, even by several threads at once."""
-        if not self.made:
-            self._engine.connect().close()
-            self.made = True
 
 
 def prepare_nothing(engine: sa.Engine) -> None:

@@ -159,7 +159,7 @@ def _on_connection(session: Session, transaction: SessionTransaction, connection
     writer = _writer_of(session)
     if writer is not None and writer.backend.engine.dialect.is_async:
         # before this event there may be no greenlet in which to wait
-        writer.backend.note_connection()
+        writer.backend.has_connected = True
         writer.backend.carry_out(writer.slots.get_ready_for_sessions())
     followed = _followed.get(session)
     if followed is not None and not followed.is_over:
