@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -13,19 +12,17 @@ from django.conf import settings
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.db import connections, transaction
-from psycopg import IsolationLevel
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.django import send
 from dualwrite.recipes.django.pools import close_pools
 from dualwrite.testing.postgres import PostgresServer
 from tests.django.project import Shop, add_alias, drop_alias, shop_on
-from tests.support.databases import Database, MariaDbDatabase, unique
-from tests.support.servers.mariadb import MariaDbServer
+from tests.support.databases import Database, unique
 
 
-def messages(databases: list[str] | None = None) -> dict[str, str]:
-    return {str(message.id): message.msg for message in run_checks(tags=["dualwrite"], databases=databases)}
+def messages() -> dict[str, str]:
+    return {str(message.id): message.msg for message in run_checks(tags=["dualwrite"])}
 
 
 def test_settings_that_are_right(shop: Shop) -> None:
@@ -42,11 +39,6 @@ def engine_of_django(shop: Shop) -> str:
     return str(connections.settings[shop.alias]["ENGINE"]).replace("dualwrite.recipes.django", "django.db.backends")
 
 
-def serialize(shop: Shop) -> None:
-    level = "serializable" if connections[shop.alias].vendor == "mysql" else IsolationLevel.SERIALIZABLE
-    connections.settings[shop.alias]["OPTIONS"]["isolation_level"] = level
-
-
 MISTAKES: list[tuple[Callable[[Shop], object], str, str]] = [
     (lambda shop: settings.DUALWRITE.update(ghost={}), "dualwrite.E002", "'ghost', which is not in DATABASES"),
     (use_another_engine, "dualwrite.E003", "does not support dual writes"),
@@ -56,7 +48,6 @@ MISTAKES: list[tuple[Callable[[Shop], object], str, str]] = [
     (lambda shop: settings.DUALWRITE[shop.alias].update(transactional_id="a"), "dualwrite.E004", "transactional_id"),
     (lambda shop: settings.DUALWRITE.update({shop.alias: "127.0.0.1:9092"}), "dualwrite.E004", "dict of dicts"),
     (lambda shop: settings.DUALWRITE.pop(shop.alias), "dualwrite.W001", "has no entry for it"),
-    (serialize, "dualwrite.W002", "SERIALIZABLE"),
 ]
 
 
@@ -75,40 +66,6 @@ def test_a_mistake_is_a_sentence(shop: Shop, mistake: Callable[[Shop], object], 
         settings.DUALWRITE.update(held)
         connections.settings[shop.alias]["ENGINE"] = engine
         del connections[shop.alias]
-
-
-def leave_the_isolation_level_to(server: MariaDbServer, emulator: Emulator) -> AbstractContextManager[Shop]:
-    return shop_on(MariaDbDatabase(server), emulator, OPTIONS={"isolation_level": None})
-
-
-def test_the_servers_isolation_level_may_keep_a_snapshot(mariadb_server: MariaDbServer, emulator: Emulator) -> None:
-    with leave_the_isolation_level_to(mariadb_server, emulator) as shop:
-        assert "whose default is REPEATABLE READ" in messages()["dualwrite.W002"]
-        assert "runs its transactions under REPEATABLE READ" in messages([shop.alias])["dualwrite.W002"]
-        connections[shop.alias].close()
-        connections.settings[shop.alias]["OPTIONS"]["init_command"] = "SET SESSION tx_isolation = 'READ-COMMITTED'"
-        del connections[shop.alias]
-        assert messages([shop.alias]) == {}
-        shop.database.close()
-
-
-def test_a_server_that_cannot_be_asked_for_its_isolation_level(
-    mariadb_server: MariaDbServer, emulator: Emulator
-) -> None:
-    with leave_the_isolation_level_to(mariadb_server, emulator) as shop:
-        connections[shop.alias].settings_dict["NAME"] = "no_such_database"
-        assert "whose default is REPEATABLE READ" in messages([shop.alias])["dualwrite.W002"]
-        shop.database.close()
-
-
-def test_postgresql_is_asked_for_its_isolation_level(postgres_shop: Shop) -> None:
-    assert messages([postgres_shop.alias]) == {}
-    options = connections.settings[postgres_shop.alias]["OPTIONS"]
-    options["options"] = "-c default_transaction_isolation=serializable"
-    connections[postgres_shop.alias].close()
-    del connections[postgres_shop.alias]
-    assert messages() == {}
-    assert "runs its transactions under SERIALIZABLE" in messages([postgres_shop.alias])["dualwrite.W002"]
 
 
 def test_a_setting_that_is_no_dict(shop: Shop) -> None:

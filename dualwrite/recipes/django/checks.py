@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
-from django.db import DatabaseError, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.django.pools import SETTING, new_pool, settings_of
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
-_KEEPS_A_SNAPSHOT: Final = ("REPEATABLE READ", "SERIALIZABLE")
+
+def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """Return the mistakes in DUALWRITE. Connects to no database."""
+    return list(_messages())
 
 
-def check_settings(app_configs: Any = None, databases: Iterable[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return the mistakes in DUALWRITE. Connects only to `databases`, as Django requires of checks."""
-    return list(_messages(frozenset(databases or ())))
-
-
-def _messages(may_be_asked: Collection[str]) -> Iterator[CheckMessage]:
+def _messages() -> Iterator[CheckMessage]:
     of_all = getattr(settings, SETTING, {})
     if not isinstance(of_all, Mapping):
         yield Error(f"{SETTING} is a dict of dicts, by the aliases of DATABASES, not {of_all!r}.", id="dualwrite.E001")
         return
     for alias in of_all:
         if alias in connections.settings:
-            yield from _of_alias(connections[alias], may_be_asked)
+            yield from _of_alias(connections[alias])
         else:
             yield Error(
                 f"{SETTING} has an entry for {alias!r}, which is not in DATABASES.",
@@ -47,7 +44,7 @@ def _messages(may_be_asked: Collection[str]) -> Iterator[CheckMessage]:
             )
 
 
-def _of_alias(connection: BaseDatabaseWrapper, may_be_asked: Collection[str]) -> Iterator[CheckMessage]:
+def _of_alias(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
     alias = connection.alias
     if not isinstance(connection, DualWriteWrapper):
         yield Error(
@@ -62,22 +59,3 @@ def _of_alias(connection: BaseDatabaseWrapper, may_be_asked: Collection[str]) ->
         new_pool(connection).close()
     except ConfigError as error:
         yield Error(f"{SETTING}[{alias!r}] cannot be used: {error}", id="dualwrite.E004")
-    yield from _of_isolation_level(connection, alias in may_be_asked)
-
-
-def _of_isolation_level(connection: DualWriteWrapper, may_be_asked: bool) -> Iterator[CheckMessage]:
-    level, asked = connection.isolation_level_name, None
-    if level is None and may_be_asked:
-        with suppress(DatabaseError):  # for instance, it does not exist: another check, or the command, says so
-            asked = connection.ask_for_isolation_level()
-    known = level or asked
-    if (known or connection.default_isolation_level) not in _KEEPS_A_SNAPSHOT:
-        return
-    under = known or f"the isolation level of its server, whose default is {connection.default_isolation_level}"
-    yield Warning(
-        f"The database {connection.alias!r} runs its transactions under {under}. The snapshot may be older than the "
-        "state row that a dual write locks: its COMMIT then raises a serialization failure, with both sides unchanged.",
-        hint="Repeat such a request, or use READ COMMITTED with select_for_update()."
-        + ("" if known else f" `manage.py check --database {connection.alias}` asks the server."),
-        id="dualwrite.W002",
-    )

@@ -56,8 +56,6 @@ else:
 class DualWriteWrapper(_Wrapper):
     """The base of all ENGINEs with dual writes; each driver adds a mixin for its `DatabaseWrapper`."""
 
-    default_isolation_level = "READ COMMITTED"
-    """A server's own default."""
     _dual_write: DjangoDualWrite | None = None
     _failed_begin: FailedBegin | None = None
     """Why the current transaction may only be rolled back, although it has no dual write."""
@@ -97,22 +95,6 @@ class DualWriteWrapper(_Wrapper):
     def is_lost(self) -> bool:
         """Whether the connection of the driver is known to be closed."""
         raise NotImplementedError
-
-    @property
-    def isolation_level_name(self) -> str | None:
-        """The isolation level that this ENGINE sets; None if it keeps the server's."""
-        raise NotImplementedError
-
-    def ask_for_isolation_level(self) -> str:
-        """Return the isolation level that the server uses. Raises Django's database errors."""
-        raise NotImplementedError
-
-    def one_value(self, sql: str) -> str:
-        """Return the single value of a query."""
-        with self.cursor() as cursor:
-            cursor.execute(sql)
-            (value,) = cursor.fetchone()
-        return str(value)
 
     def driver_errors(self) -> AbstractContextManager[None]:
         """Raise the driver's errors, which Django translates, in place of those of the library above the driver."""

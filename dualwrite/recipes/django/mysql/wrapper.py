@@ -39,8 +39,6 @@ class MySqlDualWrites(DualWriteWrapper):
 
     Database: Any
     """The module of the driver."""
-    mysql_is_mariadb: bool
-    default_isolation_level = "REPEATABLE READ"
     _engine: tuple[Any, sa.Engine] | None = None
     """The driver's connection, and the engine made for it."""
 
@@ -93,15 +91,6 @@ class MySqlDualWrites(DualWriteWrapper):
     @property
     def is_lost(self) -> bool:
         return not self.connection.open
-
-    @property
-    def isolation_level_name(self) -> str | None:
-        level: str | None = self.settings_dict["OPTIONS"].get("isolation_level", "read committed")  # Django's default
-        return level.upper() if level else None
-
-    def ask_for_isolation_level(self) -> str:
-        name = "tx_isolation" if self.mysql_is_mariadb else "transaction_isolation"
-        return self.one_value(f"SELECT @@SESSION.{name}").replace("-", " ")
 
     @contextmanager
     def driver_errors(self) -> Iterator[None]:

@@ -70,14 +70,6 @@ class PostgresDualWrites(DualWriteWrapper):
     def is_lost(self) -> bool:
         return bool(self.connection.closed)
 
-    @property
-    def isolation_level_name(self) -> str | None:
-        name: str | None = getattr(self.settings_dict["OPTIONS"].get("isolation_level"), "name", None)
-        return None if name is None else name.replace("_", " ")
-
-    def ask_for_isolation_level(self) -> str:
-        return self.one_value("SHOW default_transaction_isolation").upper()
-
     def _connections(self) -> Callable[[], psycopg.Connection[Any]]:
         """Return a function that connects like this wrapper, with psycopg's cursors and types, outside all pools."""
         like: Any = self.copy()
