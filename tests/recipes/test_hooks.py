@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from dualwrite.errors import IllegalStateError, TransactionDoomedError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.sqlalchemy.transaction import watch
+from dualwrite.recipes.sqlalchemy.events import watch
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import break_a_statement, put

@@ -30,7 +30,7 @@ from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
 from dualwrite.recipes.recovery.stored_rows import known_database, stored_rows
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.transaction import watch
+from dualwrite.recipes.sqlalchemy.events import watch
 
 __all__ = ["Forgotten", "forget_cluster"]
 

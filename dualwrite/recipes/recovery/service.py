@@ -81,9 +81,9 @@ from dualwrite.recipes.recovery.stored_rows import (
 )
 from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.events import watch
 from dualwrite.recipes.sqlalchemy.own_statements import for_own_use
 from dualwrite.recipes.sqlalchemy.tables import schema_for
-from dualwrite.recipes.sqlalchemy.transaction import watch
 from dualwrite.settings import RecoverySettings
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]

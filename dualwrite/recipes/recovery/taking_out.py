@@ -25,7 +25,7 @@ from dualwrite.recipes.core.store import DatabaseTransaction, StoredBlock
 from dualwrite.recipes.recovery.plan import TakenOut
 from dualwrite.recipes.recovery.stored_rows import known_database
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.transaction import watch
+from dualwrite.recipes.sqlalchemy.events import watch
 
 __all__ = ["TakenOut", "take_out"]
 

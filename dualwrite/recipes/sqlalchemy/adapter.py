@@ -20,6 +20,7 @@ from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from dualwrite.recipes.sql.outbox_steps import OutboxSql
 from dualwrite.recipes.sql.pinned_tables import Pin
+from dualwrite.recipes.sqlalchemy.binding import Bind
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     at_read_committed,
@@ -28,6 +29,7 @@ from dualwrite.recipes.sqlalchemy.engines import (
     locks_whole_database,
     shares_one_connection,
 )
+from dualwrite.recipes.sqlalchemy.events import watch
 from dualwrite.recipes.sqlalchemy.outbox_table import (
     assert_has_outboxes,
     kafka_transaction_outbox,
@@ -35,7 +37,7 @@ from dualwrite.recipes.sqlalchemy.outbox_table import (
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, SqlAlchemySteps
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, need_table, schema_for
-from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction, watch
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import Use
 
 BindT = TypeVar("BindT")

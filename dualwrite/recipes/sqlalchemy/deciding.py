@@ -62,7 +62,7 @@ def deciding_engine(engine: sa.Engine) -> sa.Engine:
     They cannot be added to an engine that other threads may be using. SQLite's listeners belong to its connections, so
     there the engine itself is used, and gets them at once.
     """
-    from dualwrite.recipes.sqlalchemy.transaction import watch
+    from dualwrite.recipes.sqlalchemy.events import watch
 
     if not locks_whole_database(engine.dialect):
         engine = engine.execution_options()

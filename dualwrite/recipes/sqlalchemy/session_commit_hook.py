@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sqlalchemy.transaction import Binding, SqlAlchemyTransaction
+from dualwrite.recipes.sqlalchemy.binding import Binding
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 
 class _Arrival(Binding):

@@ -41,8 +41,9 @@ from dualwrite.recipes.core.dual_write import (
 from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
+from dualwrite.recipes.sqlalchemy.events import watch
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction
-from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, transaction_on, watch
+from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, transaction_on
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 

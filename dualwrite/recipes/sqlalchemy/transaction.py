@@ -4,258 +4,40 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.event.api import _event_key
-from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
-from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import inside_another, partly_failed, warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit
-from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import Savepoint, checked, effect_of, grammar_of
+from dualwrite.recipes.sqlalchemy.binding import Bind, Binding, binding_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     ON_CONNECTION,
-    after_statement,
     autocommit,
     commits_by_itself,
     deciding,
     ended_past_sqlalchemy,
     has_commit_listeners,
     in_transaction,
-    mark_transactions,
-    notify_of_ends,
 )
 from dualwrite.recipes.sqlalchemy.engines import connections_of
-from dualwrite.recipes.sqlalchemy.own_statements import OWN, execute_as_own, is_own
+from dualwrite.recipes.sqlalchemy.events import commit_has_begun, follow_session, forget_session
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
 
 _log = logging.getLogger(__name__)
 
-Bind = Session | scoped_session[Session] | sa.Connection
-
-
-class Binding:
-    """The Connection on which a dual write runs; the binding to a Session is a subclass."""
-
-    session: Session | None = None
-    root: sa.RootTransaction | None = None
-    """The Connection's transaction when `connect` was called."""
-
-    def __init__(self, connection: sa.Connection, *, owned: bool) -> None:
-        self._connection = connection
-        self._owned = owned
-
-    def connect(self) -> sa.Connection:
-        self.root = self._connection.get_transaction() or self._connection.begin()
-        return self._connection
-
-    def commit(self) -> None:
-        self._connection.commit()
-
-    def rollback(self) -> None:
-        self._connection.rollback()
-
-    def close(self) -> None:
-        if self._owned:
-            self._connection.close()
-
-
-class _SessionBinding(Binding):
-    def __init__(self, session: Session, *, owned: bool) -> None:
-        self.session = self._session = session
-        self._owned = owned
-
-    def connect(self) -> sa.Connection:
-        connection = self._session.connection()
-        self.root = connection.get_transaction()
-        return connection
-
-    def commit(self) -> None:
-        self._session.commit()
-
-    def rollback(self) -> None:
-        if self._owned and self.root is not None and self.root.connection.get_transaction() is not self.root:
-            self._session.close()  # ended on the Connection already; the Session would end it again
-            return
-        self._session.rollback()
-        if self.root is not None and self.root.is_active:
-            self.root.rollback()  # a Session that joined its Connection's transaction leaves it open
-
-    def close(self) -> None:
-        if self._owned:
-            self._session.close()
-
-
-def _binding(bind: Bind, *, owned: bool) -> Binding:
-    if isinstance(bind, sa.Connection):
-        return Binding(bind, owned=owned)
-    if not isinstance(bind, Session | scoped_session):
-        raise IllegalStateError(f"a dual write runs on a Session or a Connection, not on {bind!r}; nothing was written")
-    return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
-
-
 # Connections of a parent process, kept from the garbage collector, which would roll them back.
 _abandoned: list[sa.Connection] = []
-
-
-# Remembered here, because `event.contains` identifies an engine by its id(), which a new engine may have inherited from
-# one that was collected: the new engine would not be watched, and a swallowed error would end as a success.
-_watched: weakref.WeakSet[sa.Engine | sa.Dialect] = weakref.WeakSet()
-_watching = threading.Lock()
-
-
-def watch(engine: sa.Engine) -> None:
-    """Notify the transactions of dual writes on `engine` of statements, failures and commits. Harmless when repeated.
-
-    The dialect notifies them. With listeners on an engine SQLAlchemy would look up the listeners of every event, which
-    takes as many calls as a statement. SQLAlchemy iterates over listeners while other threads work, so they must stay
-    registered: a listener that is removed while an error is handled replaces that error by a RuntimeError.
-    """
-    with _watching:
-        if engine.dialect not in _watched:
-            _watched.add(engine.dialect)
-            _watch_dialect(engine)
-        if engine.dialect.name == "sqlite" and engine not in _watched:
-            _watched.add(engine)
-            event.listen(engine, "savepoint", _begin_before_savepoint)
-            event.listen(engine, "checkout", raise_synchronous)
-
-
-def _watch_dialect(engine: sa.Engine) -> None:
-    event.listen(engine, "handle_error", _on_error)
-    for name, listener in _ON_STATEMENTS.items():
-        # before listeners that send the statement themselves; `event.listen` ignores `insert` here
-        _event_key(engine, name, listener).base_listen(insert=True)
-    event.listen(engine, "reset", partial(_roll_back_unfinished, engine.dialect))
-    notify_of_ends(engine.dialect)
-    mark_transactions(engine.dialect)
-
-
-def _roll_back_unfinished(dialect: sa.Dialect, connection: Any, record: Any, state: sa.pool.PoolResetState) -> None:
-    """Roll back, on its way back to the pool, a connection whose COMMIT raised before it was sent.
-
-    SQLAlchemy takes its transaction for ended, and the next COMMIT of another user would make it permanent.
-    """
-    # not by `record`, which a detached connection does not have
-    driver = dialect.get_driver_connection(connection)
-    if state.transaction_was_reset and state.asyncio_safe and in_transaction(driver):
-        dialect.do_rollback(connection)
-
-
-def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
-    """Send BEGIN: sqlite3 sends it only before the first change, and until then RELEASE of a savepoint is a COMMIT."""
-    driver = connection.connection.driver_connection
-    if in_transaction(driver) is False and not commits_by_itself(
-        connection.dialect, connection.connection.dbapi_connection, driver
-    ):
-        connection.exec_driver_sql("BEGIN")
-
-
-def _on_statement(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-    _tell_transaction(statement, context)
-    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.execute(statement, parameters))
-
-
-def _on_statements(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-    _tell_transaction(statement, context)
-    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.executemany(statement, parameters))
-
-
-def _on_statement_without_parameters(cursor: Any, statement: str, context: Any) -> bool:
-    _tell_transaction(statement, context)
-    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.execute(statement))
-
-
-def _tell_transaction(statement: str, context: Any) -> None:
-    transaction = vars(context.root_connection).get(ON_CONNECTION)
-    if transaction is not None:
-        transaction.before_statement(statement)
-        if transaction.awaits_statement:
-            after_statement(context, transaction.after_statement)
-
-
-_ON_STATEMENTS: dict[str, Callable[..., bool]] = {
-    "do_execute": _on_statement,
-    "do_executemany": _on_statements,
-    "do_execute_no_params": _on_statement_without_parameters,
-}
-
-
-def _commit_has_begun(connection: sa.Connection) -> None:
-    transaction = vars(connection).get(ON_CONNECTION)
-    if transaction is not None:
-        transaction.commit_has_begun()
-
-
-# The attribute of a Session that holds its dual write's transaction, for the listeners below. They listen to all
-# Sessions from the start: adding and removing listeners for each block costs more than the block's own statement.
-_ATTRIBUTE = "_dualwrite_transaction"
-
-
-def follow_session(session: Session, transaction: SqlAlchemyTransaction) -> None:
-    """Notify the transaction of the Session's events, until `forget_session`."""
-    vars(session)[_ATTRIBUTE] = transaction
-
-
-def forget_session(session: Session) -> None:
-    vars(session).pop(_ATTRIBUTE, None)
-
-
-@event.listens_for(Session, "after_begin")
-def _after_begin(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
-    ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
-    if ours is not None:
-        ours.refuse_second_database(connection)
-
-
-@event.listens_for(Session, "after_transaction_create")
-def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
-    """Set a savepoint at once.
-
-    A Session would wait for the first statement. Then records sent before it would be outside the savepoint, and so
-    would all statements on a Connection that the application holds.
-    """
-    if transaction.nested and _ATTRIBUTE in vars(session):
-        session.connection()
-
-
-def _on_error(context: ExceptionContext) -> None:
-    connection = context.connection
-    transaction = None if connection is None else transaction_on(connection)
-    is_refused_commit = context.statement is None and isinstance(
-        context.original_exception, TransactionEndedInsideError
-    )
-    if transaction is not None and not is_refused_commit:
-        transaction.remember_failure(context.original_exception, context.statement)
-    if context.sqlalchemy_exception is not None and outcome_of(context.original_exception) is not Outcome.UNKNOWN:
-        note_outcome(context.sqlalchemy_exception, outcome_of(context.original_exception))  # it is raised instead
-    is_ours = transaction is not None or (connection is not None and OWN in connection.get_execution_options())
-    if is_ours and context.dialect.name == "sqlite":
-        _keep_interrupted_connection(context)
-
-
-def _keep_interrupted_connection(context: ExceptionContext) -> None:
-    """Prevent SQLAlchemy from closing the connection after a cancellation and leaving the rollback to SQLite.
-
-    SQLite keeps the lock of a closed connection for as long as one of its cursors is referenced, for instance by a
-    traceback. The connection still works, so roll back as usual: the driver does that after the statement.
-    """
-    if not isinstance(context.original_exception, Exception):
-        context.is_disconnect = False
 
 
 def assert_one_database(session: Session, connection: sa.Connection) -> None:
@@ -285,7 +67,7 @@ class SqlAlchemyTransaction:
     """Whether the dual write may begin inside a savepoint, because its COMMIT always ends the whole transaction."""
 
     def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
-        self._initialise(_binding(bind, owned=owned), engine, records, owned=owned)
+        self._initialise(binding_of(bind, owned=owned), engine, records, owned=owned)
         if not owned:
             records.unwatch = self.let_go
         self._begin_to_watch()
@@ -391,7 +173,7 @@ class SqlAlchemyTransaction:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._committing = True
         if has_commit_listeners(self.connection):
-            event.listen(self.connection, "commit", _commit_has_begun)  # runs before the engine's listeners
+            event.listen(self.connection, "commit", commit_has_begun)  # runs before the engine's listeners
         if self._decides:
             self._decide()
         else:

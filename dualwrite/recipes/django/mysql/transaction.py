@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.django.mysql.guard import MARK, Guard
+from dualwrite.recipes.sqlalchemy.events import watch
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import is_still_marked
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 
 def engine_on(driver: Any, like: sa.Engine) -> sa.Engine:
