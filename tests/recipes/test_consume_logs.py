@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from dualwrite.admin import AsyncTransactionAdmin, TopicIds
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError, StateRowError
+from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume import ConsumeTransformWrite, forget_consumed_offsets
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, Gap, find_gaps
-from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
+from dualwrite.recipes.consume.consumed_offsets import kafka_consumed_offset
 from dualwrite.recipes.consume.consumers import Bounds, ConsumedRecord, KafkaPythonAdapter
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
@@ -161,19 +161,6 @@ def test_the_id_of_the_topic_stands_with_the_row(site: Site) -> None:
     with site.database.engine.connect() as connection:
         found = set(connection.execute(sa.select(kafka_consumed_offset.c.topic_id)).scalars())
     assert found == {str(site.emulator.cluster.topics["in"].topic_id)}
-
-
-def test_a_table_without_the_column_is_told_how_to_be_altered(
-    emulator: Emulator, sqlite: Database, library: Consumers
-) -> None:
-    site = Site(emulator, sqlite, library, "database")
-    create_offset_table(sqlite.engine)
-    with sqlite.engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE kafka_consumed_offset DROP COLUMN topic_id"))
-    pipeline = site.pipeline()
-    with pytest.raises(StateRowError, match="ADD COLUMN topic_id"):
-        until(lambda: pipeline.step(1_000) > 0)
-    site.close()
 
 
 def test_records_that_retention_took_are_told_of_and_the_rest_is_carried(

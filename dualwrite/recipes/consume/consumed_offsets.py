@@ -15,15 +15,14 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
-from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
-from dualwrite.guarded import pass_on_signal
+from dualwrite.errors import AbortableError, PartitionTakenOverError
 from dualwrite.recipes.consume.consumers import ConsumerAdapter
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED
-from dualwrite.recipes.sqlalchemy.tables import exact_text, home, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.tables import create_missing, exact_text, home, in_schema, schema_for
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -90,13 +89,7 @@ _LOST_MEMBERSHIP: Final = frozenset(
 
 def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create the table `kafka_consumed_offset` if it does not exist; several processes may do so at once."""
-    schema = schema_for(engine, schema)
-    try:
-        in_schema(kafka_consumed_offset, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
-    except (IntegrityError, ProgrammingError, OperationalError) as error:
-        pass_on_signal(error)
-        if not sa.inspect(engine).has_table(kafka_consumed_offset.name, schema=schema):
-            raise
+    create_missing(engine, kafka_consumed_offset, schema_for(engine, schema))
 
 
 def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str, *, schema: str | None = None) -> int:
@@ -156,20 +149,12 @@ class OffsetsInDatabase:
             with self._engine.connect() as connection:
                 rows = connection.execute(statements.select, {"group": group}, execution_options=AS_NAMED).all()
         except (OperationalError, ProgrammingError) as error:
-            raise self._explain(error, statements.schema) from error
+            name = kafka_consumed_offset.name
+            if sa.inspect(self._engine).has_table(name, schema=statements.schema):
+                raise
+            otherwise = "create_offset_table(engine)"
+            raise missing_table(name, option=" --consumed-offsets", otherwise=otherwise) from error
         return {TopicPartition(topic, partition): (offset, topic_id) for topic, partition, offset, topic_id in rows}
-
-    def _explain(self, error: Exception, schema: str | None) -> Exception:
-        inspector = sa.inspect(self._engine)
-        name = kafka_consumed_offset.name
-        if not inspector.has_table(name, schema=schema):
-            return missing_table(name, option=" --consumed-offsets", otherwise="create_offset_table(engine)")
-        if not any(column["name"] == "topic_id" for column in inspector.get_columns(name, schema=schema)):
-            return StateRowError(
-                f"the table {name} has no column topic_id, which detects a topic that was deleted and created again; "
-                f"nothing was written: run ALTER TABLE {name} ADD COLUMN topic_id VARCHAR(36)"
-            )
-        return error
 
     def _pinned_statements(self) -> _Statements:
         """Return statements on the table as it was first found, however a block resolves unqualified names."""

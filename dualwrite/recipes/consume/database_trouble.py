@@ -128,16 +128,7 @@ _TROUBLE_SQLITE_CODES: Final = frozenset(
     }
 )
 # SQLite errors that only their message identifies
-_TROUBLE_SQLITE_SENTENCES: Final = (
-    "no such table",
-    "no such column",
-    "no such function",
-    "is locked",
-    "disk i/o error",
-    "disk is full",
-    "readonly database",
-    "unable to open database",
-)
+_TROUBLE_SQLITE_SENTENCES: Final = ("no such table", "no such column", "no such function")
 # Raised by SQLAlchemy itself: no pooled connection became free, or an earlier statement failed
 _TROUBLE_OF_SQLALCHEMY: Final = (sa.exc.TimeoutError, sa.exc.DisconnectionError, sa.exc.PendingRollbackError)
 # Network errors from drivers that do not wrap them
