@@ -26,7 +26,7 @@ from dualwrite.recipes.core.store import StoredBlocks
 from dualwrite.recipes.core.waiting import TASKS, Waiting
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.psycopg.backend import AWAITED
+from dualwrite.recipes.psycopg.backend import PsycopgDriver
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
@@ -369,7 +369,7 @@ class RealProcess:
         waiting = replace(TASKS, new_kafka=lambda given: GatedKafka(given, self._in_loop))
         backend = PostgresBackend[Any, AsyncPsycopgDualTransaction](
             self._conninfo,
-            driver=AWAITED,
+            driver=PsycopgDriver(psycopg.AsyncConnection, None),
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
             create_table=True,

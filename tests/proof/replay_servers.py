@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.psycopg.backend import AWAITED
+from dualwrite.recipes.psycopg.backend import PsycopgDriver
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
@@ -116,7 +116,7 @@ async def _created(conninfo: str) -> str:
     """Create the tables, and return the transactional id as Kafka knows it."""
     backend = PostgresBackend[Any, AsyncPsycopgDualTransaction](
         conninfo,
-        driver=AWAITED,
+        driver=PsycopgDriver(psycopg.AsyncConnection, None),
         handle=AsyncPsycopgDualTransaction,
         waiting=TASKS,
         create_table=True,

@@ -23,10 +23,8 @@ from typing import Any, Self, TypeAlias, Unpack, overload
 import asyncpg
 
 from dualwrite.recipes.asyncpg.backend import AsyncpgDriver
-from dualwrite.recipes.asyncpg.transaction import AsyncpgTransaction
-from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
-from dualwrite.recipes.core.waiting import TASKS, shield
+from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.pool.settings import PoolSettings, ids_in
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.postgres.backend import PostgresBackend
@@ -42,17 +40,14 @@ Source: TypeAlias = str | asyncpg.Pool | Callable[[], asyncpg.Connection | Await
 class AsyncpgDualTransaction(DualWrite):
     """One dual write, as yielded by `AsyncpgDualWriter.transaction()`. `send` needs no await."""
 
-    def __init__(self, transaction: AsyncpgTransaction, records: RecordBuffer) -> None:
-        super().__init__(transaction, records, shield)
-        self._connection = transaction.connection
-
     @property
     def connection(self) -> asyncpg.Connection:
         """The connection whose transaction is the decision, or its pool's proxy of it.
 
         `connection.transaction()` inside is a savepoint.
         """
-        connection: asyncpg.Connection = self._connection
+        transaction: Any = self.progress.database
+        connection: asyncpg.Connection = transaction.connection
         return connection
 
     @asynccontextmanager

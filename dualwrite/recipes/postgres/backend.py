@@ -12,7 +12,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
-from dualwrite.recipes.core.waiting import Waiting, settled
+from dualwrite.recipes.core.waiting import Uninterrupted, Waiting, settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections, KeptConnections
 from dualwrite.recipes.postgres.transaction import TableFile
@@ -120,7 +120,7 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         source: Any,
         *,
         driver: Driver,
-        handle: Callable[[Any, RecordBuffer], TxT],
+        handle: Callable[[Any, RecordBuffer, Uninterrupted], TxT],
         waiting: Waiting,
         create_table: bool,
         schema: str | None,
@@ -167,7 +167,7 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         before = partial(self._take_slot_before_snapshot, use) if use.needs_slot_early else None
         transaction = await self.database.transaction(bind, records, before)
         try:
-            return self._handle(transaction, records)
+            return self._handle(transaction, records, self.waiting.uninterrupted)
         except BaseException:  # an interruption would leave the connection to the garbage collector
             await transaction.rollback()
             await transaction.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-import psycopg
 from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
@@ -23,25 +22,18 @@ class PsycopgDriver(Driver):
     sources = "a PsycopgDualWriter is a conninfo, a psycopg_pool.ConnectionPool or a function that makes connections"
     database = PsycopgDatabase
 
-    def __init__(self, connection_class: type[AnyConnection], prepare_threshold: int | None = None) -> None:
-        """Set the class of connections, and their psycopg setting `prepare_threshold`.
+    def __init__(self, connection_class: type[AnyConnection], prepare_threshold: Any) -> None:
+        """Set the class of connections, and after how many executions they prepare a statement; None: never.
 
-        By default no statements are prepared: if PgBouncer gives each transaction another server connection, the name
-        of a prepared statement may refer to a statement of another client there, which would be executed instead.
-        """
-        self._connection_class = connection_class
-        self._prepare_threshold = prepare_threshold
-        self.connection_name = f"a psycopg.{connection_class.__name__}"
-
-    def preparing(self, prepare_threshold: Any) -> PsycopgDriver:
-        """Return a driver whose connections prepare a statement after so many executions; None: never.
-
-        Raises ConfigError.
+        If PgBouncer gives each transaction another server connection, the name of a prepared statement may refer to a
+        statement of another client there, which would be executed instead. Raises ConfigError.
         """
         is_number = isinstance(prepare_threshold, int) and not isinstance(prepare_threshold, bool)
         if prepare_threshold is not None and (not is_number or prepare_threshold < 0):
             raise ConfigError(f"prepare_threshold takes None or a whole number, not {prepare_threshold!r}")
-        return PsycopgDriver(self._connection_class, prepare_threshold)
+        self._connection_class = connection_class
+        self._prepare_threshold = prepare_threshold
+        self.connection_name = f"a psycopg.{connection_class.__name__}"
 
     def is_connection(self, bind: Any) -> bool:
         return isinstance(bind, self._connection_class)
@@ -103,7 +95,3 @@ class PooledConnections(Connections):
 
     async def release(self, connection: AnyConnection) -> None:
         await settled(self._pool.putconn(connection))
-
-
-BLOCKING: Final = PsycopgDriver(psycopg.Connection)
-AWAITED: Final = PsycopgDriver(psycopg.AsyncConnection)

@@ -24,14 +24,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack, overload
 
 import psycopg
 
-from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.psycopg.backend import BLOCKING
-from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
+from dualwrite.recipes.psycopg.backend import PsycopgDriver
 from dualwrite.recipes.writer import ThreadWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
@@ -47,15 +45,12 @@ Source: TypeAlias = "str | ConnectionPool[Any] | Callable[[], psycopg.Connection
 class PsycopgDualTransaction(DualWrite):
     """One dual write, as yielded by `PsycopgDualWriter.transaction()`."""
 
-    def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
-        super().__init__(transaction, records)
-        self._connection = transaction.connection
-
     @property
     def connection(self) -> psycopg.Connection[Any]:
         """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint."""
-        assert isinstance(self._connection, psycopg.Connection)
-        return self._connection
+        transaction: Any = self.progress.database
+        connection: psycopg.Connection[Any] = transaction.connection
+        return connection
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
@@ -105,7 +100,7 @@ class PsycopgDualWriter(ThreadWriter[psycopg.Connection[Any], PsycopgDualTransac
         ids = ids_in(settings)
         backend = PostgresBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
-            driver=BLOCKING.preparing(prepare_threshold),
+            driver=PsycopgDriver(psycopg.Connection, prepare_threshold),
             handle=PsycopgDualTransaction,
             waiting=THREADS,
             **ids.of_backend,

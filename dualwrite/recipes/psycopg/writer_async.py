@@ -21,14 +21,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack, overload
 
 import psycopg
 
-from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
-from dualwrite.recipes.core.waiting import TASKS, shield
+from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.psycopg.backend import AWAITED
-from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
+from dualwrite.recipes.psycopg.backend import PsycopgDriver
 from dualwrite.recipes.writer import TaskWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
@@ -52,15 +50,12 @@ Source: TypeAlias = (
 class AsyncPsycopgDualTransaction(DualWrite):
     """One dual write, as yielded by `AsyncPsycopgDualWriter.transaction()`. `send` needs no await."""
 
-    def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
-        super().__init__(transaction, records, shield)
-        self._connection = transaction.connection
-
     @property
     def connection(self) -> psycopg.AsyncConnection[Any]:
         """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint."""
-        assert isinstance(self._connection, psycopg.AsyncConnection)
-        return self._connection
+        transaction: Any = self.progress.database
+        connection: psycopg.AsyncConnection[Any] = transaction.connection
+        return connection
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
@@ -105,7 +100,7 @@ class AsyncPsycopgDualWriter(TaskWriter[psycopg.AsyncConnection[Any], AsyncPsyco
         ids = ids_in(settings)
         backend = PostgresBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
             database,
-            driver=AWAITED.preparing(prepare_threshold),
+            driver=PsycopgDriver(psycopg.AsyncConnection, prepare_threshold),
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
             **ids.of_backend,
