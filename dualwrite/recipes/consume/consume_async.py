@@ -1,17 +1,4 @@
-"""`AsyncConsumeTransformWrite`: consume, transform and dual-write in an event loop, with aiokafka.
-
-    consumer = AIOKafkaConsumer(group_id="billing", auto_offset_reset="earliest", enable_auto_commit=False,
-                                isolation_level="read_committed", ...)
-    async with AsyncDualWriter(engine, ...) as writer, consumer:
-        offsets = OffsetsInDatabase(engine)
-        await AsyncConsumeTransformWrite(writer, consumer, ["orders"], bill, offsets=offsets).run(stopped.is_set)
-
-    async def bill(tx, record):
-        tx.session.add(Invoice(...))
-        tx.send("invoices", key=record.key, value=...)
-
-A step and why it is safe: `dualwrite.recipes.consume.steps`.
-"""
+"""`AsyncConsumeTransformWrite`: `ConsumeTransformWrite` in an event loop, with aiokafka."""
 
 from __future__ import annotations
 

@@ -134,11 +134,9 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         self._schema = checked_schema(schema)
         self.connections: Final = driver.connections_from(source, most_kept=max_writers or 1)
         """The connections for blocks."""
-        if max_writers is None:
-            self._begin_for_one_id()
-
-    def _begin_for_one_id(self) -> None:
-        self.background = self._driver.connections_beside(self._source, most_kept=0)
+        if max_writers is not None:
+            return
+        self.background = driver.connections_beside(source, most_kept=0)
         if self.connections.are_limited:
             # The caller's blocks may hold all of its connection pool while they wait for a statement of ours between
             # them.

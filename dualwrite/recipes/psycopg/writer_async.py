@@ -1,16 +1,6 @@
-"""The writer on psycopg for asyncio, with one transactional id or a pool of them.
+"""The writer on psycopg for asyncio: `PsycopgDualWriter` with `async with` and `await`.
 
-    async with AsyncPsycopgDualWriter("dbname=shop", bootstrap_servers=..., transactional_id="orders-1") as writer:
-        async with writer.transaction() as tx:
-            await tx.connection.execute("INSERT INTO orders VALUES (%s, %s)", (1, "lamp"))
-            tx.send("orders", key=..., value=...)
-
-    async with AsyncPsycopgDualWriter("dbname=shop", prefix="orders", bootstrap_servers=...) as pool:
-        async with pool.transaction() as tx:  # in any task
-            ...
-
-The steps and the database code are those of `PsycopgDualWriter`. Cancellations end as
-`dualwrite.recipes.sqlalchemy.writer_async` says.
+Cancellations end as `dualwrite.recipes.sqlalchemy.writer_async` says.
 """
 
 from __future__ import annotations

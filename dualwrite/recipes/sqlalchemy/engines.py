@@ -33,17 +33,12 @@ def background_engine(engine: sa.Engine) -> sa.Engine:
     statements on this engine. A pool with a single connection (SQLite in memory) is shared nevertheless, because
     another connection would be another database.
     """
-    return engine if shares_one_connection(engine) else engine_beside(engine)
+    return engine if shares_one_connection(engine) else _with_pool(engine, engine.pool.recreate())
 
 
 def shares_one_connection(engine: sa.Engine) -> bool:
     """Return whether the pool has a single connection, because a second one may reach another database."""
     return isinstance(engine.pool, _SHARES_ONE_DATABASE_PER_CONNECTION)
-
-
-def engine_beside(engine: sa.Engine) -> sa.Engine:
-    """Return an engine to the same database with its own pool."""
-    return _with_pool(engine, engine.pool.recreate())
 
 
 def engine_without_pool(engine: sa.Engine) -> sa.Engine:

@@ -1,14 +1,7 @@
-"""Dual writes for coroutines that commit their AsyncSessions themselves. One line makes `commit()` the decision:
+"""Dual writes for coroutines that commit their AsyncSessions themselves: `sessions` with `await`.
 
-    SessionLocal = async_sessionmaker(engine)
-    dual_write_sessions(SessionLocal, AsyncDualWriter(engine, prefix="orders", bootstrap_servers=...))
-
-Then, wherever there is an AsyncSession:
-
-    async with SessionLocal() as session:
-        session.add(Order(...))
-        await send(session, "orders", key=..., value=...)
-        await session.commit()
+    await send(session, "orders", key=..., value=...)
+    await session.commit()
 
 The rules are those of `dualwrite.recipes.sqlalchemy.sessions`. Hooks and mapper events of an AsyncSession receive its
 synchronous Session, and send with the functions of that module, without `await`.

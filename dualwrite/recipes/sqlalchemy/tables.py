@@ -118,23 +118,6 @@ kafka_transaction_database = sa.Table(
 )
 
 
-def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity | None:
-    """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
-    found = connection.execute(own_text(pinned.sql(SELECT_IDENTITY))).first()
-    if found is None:
-        return None
-    suffix, server, database = found
-    place = place_of(connection, pinned)
-    return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
-
-
-def make_identity(connection: sa.Connection, pinned: PinnedTables) -> None:
-    """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
-    if connection.scalar(own_text(pinned.sql(DECIDED_BEFORE))):
-        raise identity_is_missing()
-    insert_identity(connection, pinned)
-
-
 def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity:
     """Insert a new row for the current place."""
     place = place_of(connection, pinned)
@@ -148,15 +131,21 @@ def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
     """Query the identity of this database, as far as the server reveals it."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
-        return execute_query(present_place(), lambda sql, values: connection.execute(own_text(sql), values).all())
+        return execute_query(present_place(), _query(connection))
     if dialect in ("mysql", "mariadb"):  # not server_uuid, which changes in a failover
         return Place(None, None if pinned.schema is None else pinned.schema.lower())
     return Place()
 
 
 def found_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity | None:
+    """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
     with engine.begin() as connection:
-        return identity_of(connection, pinned)
+        found = connection.execute(own_text(pinned.sql(SELECT_IDENTITY))).first()
+        if found is None:
+            return None
+        suffix, server, database = found
+        place = place_of(connection, pinned)
+    return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
 
 
 def ensure_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity:
@@ -167,7 +156,9 @@ def ensure_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity
             return found
         try:
             with engine.begin() as connection:
-                make_identity(connection, pinned)
+                if connection.scalar(own_text(pinned.sql(DECIDED_BEFORE))):
+                    raise identity_is_missing()  # the decisions were made under other ids
+                insert_identity(connection, pinned)
         except IntegrityError:
             continue  # another process inserted it at the same moment
         except DBAPIError as error:
