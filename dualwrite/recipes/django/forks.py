@@ -10,24 +10,16 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-
-class Connected(Protocol):
-    """An owner of a database connection."""
-
-    def leave_to_parent(self) -> None:
-        """Give up the connection in a forked child, and send nothing on it."""
-
-
-_connected: Final[weakref.WeakSet[Connected]] = weakref.WeakSet()
+_connected: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 _abandoned: Final[list[Any]] = []
 """The parent's connections, kept from the garbage collector: a closing driver may send a farewell on their sockets."""
 
 
-def leave_at_fork(connected: Connected) -> None:
-    """Call `leave_to_parent` in each child that is forked from now on. Harmless when repeated."""
+def leave_at_fork(connected: Any) -> None:
+    """Call its `leave_to_parent` in each child that is forked from now on. Harmless when repeated."""
     _connected.add(connected)
 
 

@@ -6,7 +6,7 @@ import atexit
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -25,21 +25,11 @@ _CLOSE_WITHIN_S: Final = 5.0
 _Key = tuple[str, Any, Any, Any]
 
 
-class Database(Protocol):
-    """A Django connection to a database for which this process can have a pool."""
-
-    alias: str
-    settings_dict: dict[str, Any]
-
-    def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
-        """Make a pool for the database; it connects to nothing yet. Raises ConfigError."""
-
-
 _pools: dict[_Key, Pool] = {}
 _making = threading.Lock()
 
 
-def pool_of(wrapper: Database) -> Pool:
+def pool_of(wrapper: Any) -> Pool:
     """Return the pool for a connection's database, which all threads share. Raises ConfigError.
 
     A forked child gets its own, as with every pool.
@@ -54,7 +44,7 @@ def pool_of(wrapper: Database) -> Pool:
     return pool
 
 
-def new_pool(wrapper: Database) -> Pool:
+def new_pool(wrapper: Any) -> Pool:
     """Make a pool from the settings of a connection's alias; it connects to nothing yet. Raises ConfigError."""
     given = settings_of(wrapper.alias)
     if "transactional_id" in given:
@@ -62,7 +52,8 @@ def new_pool(wrapper: Database) -> Pool:
             f"{SETTING}[{wrapper.alias!r}] has transactional_id, which cannot be set here: a pool makes its ids from "
             "`prefix`"
         )
-    return wrapper.new_writer_pool({"prefix": f"django-{wrapper.alias}"} | given)
+    pool: Pool = wrapper.new_writer_pool({"prefix": f"django-{wrapper.alias}"} | given)
+    return pool
 
 
 def settings_of(alias: str) -> dict[str, Any]:
@@ -78,7 +69,7 @@ def settings_of(alias: str) -> dict[str, Any]:
     return dict(of_all[alias])
 
 
-def schema_of(wrapper: Database) -> str | None:
+def schema_of(wrapper: Any) -> str | None:
     """Return the schema of the tables of dual writes; None if unqualified names find them."""
     of_all = getattr(settings, SETTING, {})
     return settings_of(wrapper.alias).get("schema") if wrapper.alias in of_all else None
@@ -92,7 +83,7 @@ def close_pools(alias: str | None = None) -> None:
         pool.close(_CLOSE_WITHIN_S)
 
 
-def _key_of(wrapper: Database) -> _Key:
+def _key_of(wrapper: Any) -> _Key:
     """Return a key that also tells databases of one alias apart: a test runner changes NAME."""
     of_wrapper = wrapper.settings_dict
     return wrapper.alias, of_wrapper["NAME"], of_wrapper["HOST"], of_wrapper["PORT"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -34,8 +34,8 @@ Pool = ThreadWriter[Any, Any]
 """The pool of transactional ids of one process and database."""
 
 
-class Followed(Protocol):
-    """Tracks the transaction of a driver's connection from its first record on."""
+class Begun(DatabaseTransaction, Protocol):
+    """A transaction whose COMMIT will be a dual write: it is followed on Django's connection."""
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
@@ -44,19 +44,12 @@ class Followed(Protocol):
         """Give the connection back to Django, which rolls back."""
 
 
-class Begun(NamedTuple):
-    """A transaction whose COMMIT will be a dual write."""
-
-    steps: DatabaseTransaction
-    followed: Followed
-
-
 class DjangoDualWrite(DualWrite):
     """The dual write of one database transaction, from its first record on."""
 
     def __init__(self, begun: Begun, records: RecordBuffer) -> None:
-        super().__init__(begun.steps, records)
-        self._followed = begun.followed
+        super().__init__(begun, records)
+        self._followed = begun
         self._process_id = os.getpid()
         self._has_left = False
         """Whether Django has its connection back."""

@@ -90,6 +90,12 @@ class SqlAlchemyPort(OnConnection):
     def doom(self, error: BaseException) -> None:
         self._transaction.doom(error)
 
+    def assert_intact(self) -> None:
+        self._transaction.assert_intact()
+
+    def let_go(self) -> None:
+        self._transaction.let_go()
+
     async def flush(self) -> None:
         transaction = self._transaction
         transaction.assert_intact()

@@ -60,8 +60,7 @@ class MySqlDualWrites(DualWriteWrapper):
             blocking.run(pool.slots.get_ready_for_sessions())
         database = pool.backend.database
         assert isinstance(database, SqlAlchemyDatabase)
-        transaction = GuardedTransaction(self._engine_of_connection(pool), records)
-        return Begun(database.transaction(transaction), transaction)
+        return database.transaction(GuardedTransaction(self._engine_of_connection(pool), records))
 
     def _engine_of_connection(self, pool: Pool) -> sa.Engine:
         assert isinstance(pool, DualWriter)

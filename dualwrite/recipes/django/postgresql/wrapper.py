@@ -52,11 +52,10 @@ class PostgresDualWrites(DualWriteWrapper):
             blocking.run(pool.slots.get_ready_for_sessions())
             database = pool.backend.database
             assert isinstance(database, PsycopgDatabase)
-            transaction = blocking.run(database.transaction(self.connection, records))
-        else:
-            transaction = PsycopgTransaction(self.connection, records, None, Pin())
-            blocking.run(transaction.begin())
-        return Begun(transaction, transaction)
+            return blocking.run(database.transaction(self.connection, records))
+        transaction = PsycopgTransaction(self.connection, records, None, Pin())
+        blocking.run(transaction.begin())
+        return transaction
 
     def new_engine(self) -> sa.Engine:
         return sa.create_engine("postgresql+psycopg://", creator=self._connections(), poolclass=sa.NullPool)
