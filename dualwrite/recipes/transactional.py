@@ -13,7 +13,7 @@ place_order("lamp")
 A call outside all blocks of its writer is a separate dual write, and is repeated if it conflicts with other database
 transactions. A call inside a block becomes part of it, in one of the ways of `Inside`.
 
-May import `core` and `capabilities.py`; knows no database library.
+May import `core`; knows no database library.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Users call a face (`ThreadWriter`, `TaskWriter`). A `Backend` (SQLAlchemy, psyco
 database transaction of a block and creates the handle for the block. A slot policy determines the transactional id of
 the block: with `OneId` the one given as `transactional_id=`, with `PoolSettings` a leased one, which begins with
 `prefix=`. The public classes (`DualWriter`, `PsycopgDualWriter`, ...) are faces with a backend, and are defined in the
-folders of their backends. `capabilities.py` lists the features that a backend lacks.
+folders of their backends.
 
-May import `core`, `pool`, `transactional.py` and `capabilities.py`; knows no database library.
+May import `core`, `pool` and `transactional.py`; knows no database library.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The proof of how the transaction in the state row ended, and the notes of it in the row itself.
 
 The text beside the prepared state is the manifest, or says that the transaction is settled, or (with the manifest) that
-it was given up with its cluster. In front of the manifest of
-an outbox's last batch stands a verdict, if its end was known once and could be forgotten: the coordinator knows it
-until the id is next initialised, the log until compaction or retention has removed the records.
+it was given up with its cluster. In front of the manifest of an outbox's last batch stands a verdict, if its end was
+known once and could be forgotten: the coordinator knows it until the id is next initialised, the log until compaction
+or retention has removed the records.
 """
 
 from __future__ import annotations
