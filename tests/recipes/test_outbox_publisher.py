@@ -566,6 +566,13 @@ def batch_sizes(scenario: PsycopgScenario) -> list[int]:
         return [int(size) for size in connection.scalars(BATCH_SIZES)]
 
 
+def test_blocks_are_published_without_waiting_for_the_next_look(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style(Outbox(poll_ms=600_000))
+    for number in range(3):
+        style.write(number)
+        assert_published(scenario, *range(number + 1))
+
+
 def test_blocks_that_come_while_it_lingers_are_one_batch(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style(Outbox(linger_ms=600_000))
     style.write(1)
