@@ -1702,7 +1702,7 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}publishing.py",
-                "        if await table.newest_seq(owned.transactional_id):\n",
+                "        if newest_seq:\n",
                 "        if False:\n",
             ),
         ),

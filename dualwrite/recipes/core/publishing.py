@@ -177,7 +177,8 @@ class Publishing:
         if not await diversion.lock():
             return True
         table = database.stored_blocks(owned.transactional_id)
-        if await table.newest_seq(owned.transactional_id):
+        newest_seq, _ = await table.waiting(owned.transactional_id, max_bytes=0)
+        if newest_seq:
             return False
         await diversion.end()
         await database.commit()

@@ -70,10 +70,6 @@ class StoredBlocks(Protocol):
     rest of the transaction does. The bodies here are those for an id that publishes no outbox.
     """
 
-    async def newest_seq(self, transactional_id: str) -> int:
-        """Return the number of the newest block, 0 if none is stored: as it is now, not as in a snapshot."""
-        return 0
-
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
         """Store one more block."""
         raise AssertionError(_CANNOT_STORE)

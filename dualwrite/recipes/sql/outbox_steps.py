@@ -99,7 +99,6 @@ class OutboxSql:
             f" {OUTBOX_TABLE} AS block ON block.transactional_id = kept.transactional_id"
             f" AND block.seq = {words.number} WHERE kept.{OF_ID} AND kept.seq = 0"
         )
-        self.newest: Final = f"SELECT seq FROM {self.waiting} ORDER BY seq DESC LIMIT 1"
         self.take_out: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {OF_ID} AND seq = {words.block}"
         self.last_batch: Final = (
             f"SELECT block.records, kept.records FROM {self.of_batch} LEFT JOIN{self.blocks_of_batch}"
@@ -154,12 +153,6 @@ class OutboxTable(ABC):
     @abstractmethod
     def _marks_of(self, added: Added) -> Mapping[str, Any]:
         """Return what tells a block from others with its number, for the statement `evidence`."""
-
-    async def newest_seq(self, transactional_id: str) -> int:
-        if not await self._statements.has_outbox_table():
-            return 0
-        newest = await self._statements.rows(self._sql.newest, {"id": transactional_id})
-        return int(newest[0][0]) if newest else 0
 
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
         if not await self._statements.has_outbox_table():

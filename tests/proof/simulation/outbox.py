@@ -203,9 +203,6 @@ class SimulatedBlocks:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def newest_seq(self, transactional_id: str) -> int:
-        return (await self.waiting(transactional_id, max_bytes=0))[0]
-
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
         seq, at_ms = await self._client.request("add", content)
         return StoredBlock(seq, at_ms, content)
