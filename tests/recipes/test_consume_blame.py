@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psycopg
-import pymysql
 import pytest
 import sqlalchemy as sa
 
@@ -14,16 +12,9 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.errors import (
     AbortableError,
     FencedError,
-    InvalidRecordError,
-    KafkaTimeoutError,
-    OutcomeUnknown,
-    PoolTimeoutError,
-    RowLockTimeoutError,
-    TransactionTooLargeError,
 )
 from dualwrite.recipes.consume import steps as consume_steps
 from dualwrite.recipes.consume.consume import ConsumedRecord, ConsumeTransformWrite
-from dualwrite.recipes.consume.steps import blames_records, is_transient
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.recipes.pipelines import Site, carry, copy, insert
 from tests.recipes.pipelines import library as library
@@ -31,6 +22,7 @@ from tests.recipes.pipelines import site as site
 from tests.support.conditions import until
 from tests.support.databases import event_bodies
 from tests.support.topics import read_topic
+from tests.unit.test_consume_errors import of_postgres
 
 VALUES = "abcdefghij"
 
@@ -47,11 +39,6 @@ def emulator() -> Iterator[Emulator]:
 @pytest.fixture(autouse=True)
 def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consume_steps, "_FIRST_PAUSE_S", 0.001)
-
-
-def of_postgres(sqlstate: str) -> sa.exc.DBAPIError:
-    said = psycopg.errors.lookup(sqlstate)("said")
-    return sa.exc.DBAPIError.instance("UPDATE", {}, said, psycopg.Error)  # type: ignore[return-value]
 
 
 TROUBLE = {
@@ -225,40 +212,3 @@ def test_a_handler_that_cannot_be_blamed_on_its_record_ends_the_step(site: Site)
     with pytest.raises(FencedError):
         until(lambda: pipeline.step(1_000) > 0)
     site.assert_carried()
-
-
-@pytest.mark.parametrize(
-    ("error", "blamed", "passes"),
-    [
-        (ValueError("bad"), True, False),
-        (of_postgres("23505"), True, False),
-        (of_postgres("22001"), True, False),
-        (of_postgres("55P03"), False, True),
-        (pymysql.err.OperationalError(1205, "Lock wait timeout"), False, True),
-        (pymysql.err.DataError(1406, "Data too long"), True, False),
-        (ConnectionResetError(), False, True),
-        (RowLockTimeoutError("locked"), False, True),
-        (PoolTimeoutError("none free"), False, False),
-        (FencedError("another"), False, False),
-        (KafkaTimeoutError("no answer"), False, False),
-        (OutcomeUnknown("?", transactional_id="t", prepared_state=""), False, False),
-        (AbortableError("no", error_code=10), True, False),
-        (AbortableError("no", error_code=18), True, False),
-        (AbortableError("no", error_code=87), True, False),
-        (AbortableError("no", error_code=120), False, False),
-        (AbortableError("no"), False, False),
-        (InvalidRecordError("no bytes"), True, False),
-        (TransactionTooLargeError("more"), True, False),
-    ],
-)
-def test_errors_blame_the_records_or_pass(error: Exception, blamed: bool, passes: bool) -> None:
-    assert (blames_records(error), is_transient(error)) == (blamed, passes)
-
-
-def test_the_cause_of_an_error_counts() -> None:
-    """A handler may wrap an error of the database, a serializer one of its registry."""
-    mine = RuntimeError("could not write")
-    mine.__cause__ = of_postgres("40P01")
-    refused = InvalidRecordError("the serializer failed")
-    refused.__cause__ = ConnectionRefusedError()
-    assert [blames_records(mine), blames_records(refused)] == [False, False]
