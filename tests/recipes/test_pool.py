@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -376,14 +377,17 @@ def test_a_block_may_end_after_the_pool_was_closed(holder: Callable[..., Holder]
     assert written(scenario) == {"1"}
 
 
-def test_a_pool_that_is_dropped_without_being_closed_renews_its_leases_no_more(scenario: Scenario) -> None:
-    pool = make_pool(scenario)
+@pytest.mark.parametrize("delivery", [Direct(), Outbox()])
+def test_a_pool_that_is_dropped_without_being_closed_renews_its_leases_no_more(
+    scenario: Scenario, delivery: Delivery
+) -> None:
+    pool = make_pool(scenario, delivery=delivery)
     write(pool, scenario, 1)
-    ours = f"dualwrite-pool-{pool.prefix}"
-    assert any(thread.name.startswith(ours) for thread in threading.enumerate())
+    prefix = pool.prefix
+    assert any(prefix in thread.name for thread in threading.enumerate())
     del pool
     gc.collect()
-    until(lambda: not any(thread.name.startswith(ours) for thread in threading.enumerate()))
+    until(lambda: not any(prefix in thread.name for thread in threading.enumerate()))
 
 
 def test_what_is_in_doubt_when_a_pool_closes_is_for_the_next_one(
