@@ -34,15 +34,18 @@ class KafkaParticipant:
     """A producer for threads that can be given up and replaced. Raises the errors of a producer."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Import the producer, so that the first block does not wait for that."""
         self._settings = dict(settings)
+        self._producer_class = self._imported()
         self._producer: ParticipantProducer | AsyncParticipantProducer
         """Missing before the first take-over, and after `give_up`."""
         self._most_ms: int | None = None
 
-    def _new_producer(self, kafka_id: str) -> ParticipantProducer | AsyncParticipantProducer:
+    @staticmethod
+    def _imported() -> type[ParticipantProducer | AsyncParticipantProducer]:
         from dualwrite.participant import ParticipantProducer
 
-        return ParticipantProducer(**self._settings, transactional_id=kafka_id)
+        return ParticipantProducer
 
     def limit_waits(self, timeout_ms: int) -> None:
         """Let no call wait longer than this from now on, including calls of producers that `take_over` creates."""
@@ -53,7 +56,7 @@ class KafkaParticipant:
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         """Fence the previous owner with a new producer of this id. Return the transaction it left open, or empty."""
         await self.give_up()
-        producer = self._producer = self._new_producer(kafka_id)
+        producer = self._producer = self._producer_class(**self._settings, transactional_id=kafka_id)
         if self._most_ms is not None:
             producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
         await _result_of(producer.init_transactions(keep_prepared_txn=True))
@@ -204,7 +207,8 @@ class KafkaParticipant:
 class AsyncKafkaParticipant(KafkaParticipant):
     """The same with the producer for asyncio, which is bound to the event loop of its take-over."""
 
-    def _new_producer(self, kafka_id: str) -> AsyncParticipantProducer:
+    @staticmethod
+    def _imported() -> type[AsyncParticipantProducer]:
         from dualwrite.participant_async import AsyncParticipantProducer
 
-        return AsyncParticipantProducer(**self._settings, transactional_id=kafka_id)
+        return AsyncParticipantProducer
