@@ -240,6 +240,7 @@ def test_a_block_that_cannot_be_read_is_taken_out(scenario: PsycopgScenario, dam
             pool.recover()
         (refused,) = pool.status.refused
         taken = take_out(scenario.database.aside, scenario.transactional_id, refused.seq, apply=True)
+        assert (taken.transactional_id, taken.seq) == (scenario.transactional_id, refused.seq)
         assert (taken.changed, taken.records, taken.unreadable) == (True, (), damage or b"")
         pool.recover()
         assert pool.status.refused == ()
