@@ -121,14 +121,14 @@ def site(request: pytest.FixtureRequest, emulator: Emulator, sqlite: Database, l
 def carry(pipeline: ConsumeTransformWrite, count: int) -> None:
     """Step until so many records were taken over.
 
-    Patiently: kafka-python loses its assignment for good if a poll ends between a rebalance and its start as a member,
-    and the coordinator gives it up only after its session.
+    Each poll may take ten seconds and ends with the first record: if one ends between a rebalance and its start as a
+    member, kafka-python loses its assignment for good, and the coordinator gives it up only after its session.
     """
     done = 0
 
     def enough() -> bool:
         nonlocal done
-        done += pipeline.step(1_000)
+        done += pipeline.step(10_000)
         return done >= count
 
     until(enough)

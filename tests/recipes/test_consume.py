@@ -56,8 +56,8 @@ def test_what_raised_is_read_again(site: Site) -> None:
 
     pipeline = site.pipeline(handle)
     with pytest.raises(RuntimeError, match="failed in alone"):
-        until(lambda: pipeline.step(1_000) < 0)
-    until(lambda: (pipeline.step(1_000), len(event_bodies(site.database)) >= 3)[1])
+        until(lambda: pipeline.step(10_000) < 0)
+    until(lambda: (pipeline.step(10_000), len(event_bodies(site.database)) >= 3)[1])
     site.assert_carried("a", "b", "c")
 
 
@@ -65,8 +65,8 @@ def test_a_write_that_raised_after_its_decision_is_not_repeated(site: Site) -> N
     site.fill("a", "b", "c")
     pipeline = site.pipeline(writer=site.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, fail)))
     with pytest.raises(InjectedError):
-        until(lambda: pipeline.step(1_000) < 0)
-    until(lambda: (pipeline.step(1_000), len(event_bodies(site.database)) >= 3)[1])
+        until(lambda: pipeline.step(10_000) < 0)
+    until(lambda: (pipeline.step(10_000), len(event_bodies(site.database)) >= 3)[1])
     site.fill("d")
     carry(pipeline, 1)
     site.assert_carried("a", "b", "c", "d")
@@ -137,7 +137,7 @@ def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
 
     def lost() -> bool:
         nonlocal done
-        done += zombie.step(1_000)  # as patiently as `carry`
+        done += zombie.step(10_000)  # as patiently as `carry`
         return len(event_bodies(site.database)) >= 2
 
     until(lost)
@@ -183,7 +183,7 @@ def test_the_database_is_away_while_partitions_are_assigned(
     monkeypatch.setattr(pipeline._steps._offsets, "start", unlucky)
     while broken:
         with pytest.raises(sa.exc.OperationalError):
-            until(lambda: pipeline.step(1_000) > 0)
+            until(lambda: pipeline.step(10_000) > 0)
     carry(pipeline, 1)
     site.assert_carried("a", "b", "c", "d")
     site.close()

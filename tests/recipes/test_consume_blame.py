@@ -83,7 +83,7 @@ def test_trouble_that_stays_is_raised(site: Site) -> None:
 
     pipeline = site.pipeline(handle, poison=unexpected)
     with pytest.raises(sa.exc.OperationalError):
-        until(lambda: pipeline.step(1_000) > 0)
+        until(lambda: pipeline.step(10_000) > 0)
     assert asked == 6
     site.assert_carried()
 
@@ -198,7 +198,7 @@ def test_what_too_large_a_record_is_without_poison(site: Site) -> None:
     pipeline = site.pipeline(handle)
     for _ in range(2):
         with pytest.raises(AbortableError, match="MESSAGE_SIZE_TOO_LARGE"):
-            until(lambda: pipeline.step(1_000) > 0)
+            until(lambda: pipeline.step(10_000) > 0)
     site.assert_carried()
 
 
@@ -210,5 +210,5 @@ def test_a_handler_that_cannot_be_blamed_on_its_record_ends_the_step(site: Site)
 
     pipeline = site.pipeline(handle, poison=unexpected)
     with pytest.raises(FencedError):
-        until(lambda: pipeline.step(1_000) > 0)
+        until(lambda: pipeline.step(10_000) > 0)
     site.assert_carried()

@@ -65,8 +65,8 @@ def test_records_that_came_with_an_error_are_written_and_the_error_is_raised(
     consumer = WithErrors(site.consumer(), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     pipeline = ConsumeTransformWrite(site.writer(), consumer, ["in"], copy, offsets=site.place)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
-        until(lambda: pipeline.step(1_000) < 0)
-    until(lambda: (pipeline.step(1_000), len(event_bodies(sqlite)) >= 4)[1])
+        until(lambda: pipeline.step(10_000) < 0)
+    until(lambda: (pipeline.step(10_000), len(event_bodies(sqlite)) >= 4)[1])
     site.assert_carried("a", "b", "c", "d")
     site.close()
 
@@ -85,7 +85,7 @@ def test_a_topic_that_was_created_anew_is_refused_until_it_is_reset_on_purpose(
         with pytest.raises(
             ConsumedLogReplacedError, match=r"'in' was deleted and created again.*forget_consumed"
         ) as told:
-            until(lambda: pipeline.step(1_000) > 0)
+            until(lambda: pipeline.step(10_000) > 0)
         assert (told.value.topic, told.value.expected_offset) == ("in", 2)
     site.assert_carried("a", "b", "c", "d")
     site._to_close.pop(0).close()
@@ -102,7 +102,7 @@ def test_a_topic_that_is_created_anew_under_a_running_consumer_is_noticed(site: 
     create_anew(site.emulator, "in", 2)
     site.fill("e", "f", "g", "h", "i", "j")
     with pytest.raises(ConsumedLogReplacedError):
-        until(lambda: pipeline.step(1_000) > 0)
+        until(lambda: pipeline.step(10_000) > 0)
     site.assert_carried("a", "b", "c", "d")
 
 
@@ -124,7 +124,7 @@ def test_a_cluster_that_is_not_known_yet_is_asked_for_again(
     create_anew(emulator, "in", 2)
     site.fill(*"ghijklmn")
     with pytest.raises(ConsumedLogReplacedError):
-        until(lambda: pipeline.step(1_000) > 0)
+        until(lambda: pipeline.step(10_000) > 0)
     site.assert_carried(*"abcdef")
     site.close()
 
@@ -147,7 +147,7 @@ def test_a_log_that_lost_its_end_is_refused(emulator: Emulator, sqlite: Database
         connection.execute(sa.update(kafka_consumed_offset).values(next_offset=50))
     pipeline = site.pipeline()
     with pytest.raises(ConsumedLogReplacedError, match=r"ends at offset 2, but was consumed up to 50") as told:
-        until(lambda: pipeline.step(1_000) > 0)
+        until(lambda: pipeline.step(10_000) > 0)
     assert (told.value.expected_offset, told.value.found_offset) == (50, 2)
     site.assert_carried("a", "b", "c", "d")
     site.close()
@@ -305,10 +305,10 @@ def test_a_consumer_that_took_too_long_joins_its_group_again(sqlite: Database, p
             copy(tx, record)
 
         pipeline = site.pipeline(handle)
-        until(lambda: (pipeline.step(1_000), len(event_bodies(sqlite)) >= 4)[1])
+        until(lambda: (pipeline.step(10_000), len(event_bodies(sqlite)) >= 4)[1])
         assert slow == []
         site.fill("e", "f")
-        until(lambda: (pipeline.step(1_000), len(event_bodies(sqlite)) >= 6)[1])
+        until(lambda: (pipeline.step(10_000), len(event_bodies(sqlite)) >= 6)[1])
         site.assert_carried(*"abcdef")
         site.close()
 
