@@ -228,8 +228,8 @@ async def test_a_timeout_around_a_commit_leaves_it_under_way(broker: Emulator, t
                 async with producer.transaction():
                     await producer.send(topic, "a")
         assert producer.state is ProducerState.COMMITTING_TRANSACTION
-        assert raised.value.__cause__ is not None
-        assert any("repeat the same call" in note for note in raised.value.__cause__.__notes__)
+        assert raised.value.__context__ is not None
+        assert any("repeat the same call" in note for note in raised.value.__context__.__notes__)
         with pytest.raises(IllegalStateError, match="not known"):
             await producer.abort_transaction()
         held.remove()

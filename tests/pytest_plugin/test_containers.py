@@ -56,7 +56,8 @@ class LocalContainer:
     def put_archive(self, path: str, data: bytes) -> bool:
         assert path == "/tmp"
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            archive.extractall(self.directory, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # of Python 3.11.4 and later
+            archive.extractall(self.directory)
         return True
 
     def logs(self, *, stdout: bool = True, stderr: bool = True) -> bytes:

@@ -90,8 +90,8 @@ async def test_a_timeout_around_a_block(awaited: AwaitedScenario, writer: AsyncD
             await put(tx, awaited, 1)
             limit.reschedule(asyncio.get_running_loop().time())
             await asyncio.Event().wait()
-    assert isinstance(raised.value.__cause__, asyncio.CancelledError)
-    assert "neither database nor Kafka is changed" in raised.value.__cause__.__notes__[0]
+    assert isinstance(raised.value.__context__, asyncio.CancelledError)
+    assert "neither database nor Kafka is changed" in raised.value.__context__.__notes__[0]
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0

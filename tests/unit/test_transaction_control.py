@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -130,6 +132,13 @@ def test_records_follow_savepoints() -> None:
                 assert [entry.value for entry in records.records] == [b"1", b"4"]
             savepoint.follow(records)
     assert [entry.value for entry in records.records] == [b"5"]
+
+
+@pytest.mark.parametrize("grammar", ALL)
+def test_no_group_has_a_possessive_quantifier(grammar: Grammar) -> None:
+    """Python 3.11.0 to 3.11.4, that of Debian 12 included, match it wrongly (CPython #106052)."""
+    for pattern in (grammar.harmless, grammar.continues, *grammar.readings):
+        assert re.findall(r"[^\\]\)[*+?}]\+", pattern.pattern) == []
 
 
 def name_in(text: str, grammar: Grammar = POSTGRES) -> str:
