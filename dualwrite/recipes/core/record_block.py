@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterable
 from struct import Struct
@@ -35,7 +36,8 @@ _HEADER: Final = Struct(">Ii")
 _NONE: Final = -1
 """In place of a length or a partition."""
 
-# Not os.urandom(), which lets another thread run, so that each block would cost a change of threads.
+# Not os.urandom(), which lets another thread run, so that each block would cost a change of threads. Processes that are
+# restored from one snapshot of memory (AWS Lambda SnapStart, CRIU) draw the same numbers, and differ by the time.
 _tokens: Final = random.Random()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_tokens.seed)
@@ -51,7 +53,7 @@ class RecordBlock(NamedTuple):
 def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
     """Return the records as bytes that no other call returns: two blocks are never taken for one."""
     listed, name = list(records), partitioner.encode()
-    parts = [_HEAD.pack(_VERSION, _tokens.getrandbits(64), len(name), len(listed)), name]
+    parts = [_HEAD.pack(_VERSION, _tokens.getrandbits(64) ^ time.time_ns(), len(name), len(listed)), name]
     for record in listed:
         topic, key, value, headers = record.topic.encode(), record.key, record.value, record.headers
         partition = _NONE if record.partition is None else record.partition
