@@ -225,8 +225,7 @@ def test_a_pool_that_was_dropped_is_not_told_of(heard: Heard, scenario: Scenario
     write(pool, scenario, 1)
     assert heard.slots == {("told", "in_use"): 0, ("told", "idle"): 1, ("told", "set_aside"): 0}
     del pool
-    gc.collect()
-    assert heard.slots == {}
+    until(lambda: gc.collect() >= 0 and heard.slots == {})  # again: a background at work holds its pool
 
 
 def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario) -> None:
