@@ -197,13 +197,17 @@ def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(
     scenario.assert_nothing_open()
 
 
-def test_each_transaction_has_a_mark_of_its_own(scenario: Scenario, writer: DualWriter) -> None:
+def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: DualWriter) -> None:
+    """It uses psycopg's own way to begin, and fails if that changes."""
     if scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("is of psycopg")
     with writer.transaction() as tx:
-        mark = vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE]
+        driver = tx.connection.connection.driver_connection
+        assert MARK_ATTRIBUTE not in vars(driver)
         put(tx, scenario, 1)
+        mark = vars(driver)[MARK_ATTRIBUTE]
         assert tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
+        assert "_start_query" not in vars(driver)
         with tx.savepoint():
             put(tx, scenario, 2)
     scenario.expected += ["1", "2"]

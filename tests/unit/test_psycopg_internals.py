@@ -22,11 +22,17 @@ def source(function: Any) -> str:
 
 
 @pytest.mark.parametrize("connection_class", CONNECTIONS)
-def test_begin_is_sent_only_outside_a_transaction(connection_class: type[Any]) -> None:
-    """`begin_marked` sends it before psycopg would, with the command of the connection."""
+def test_begin_is_sent_by_start_query_with_the_command_of_the_connection(connection_class: type[Any]) -> None:
+    """`mark_next_begin` replaces `_start_query` on one connection, and sends that command with the mark."""
     begins = source(connection_class._start_query)
     assert "_get_tx_start_command()" in begins
-    assert "transaction_status != IDLE" in begins
+    assert "_exec_command(" in begins
+    assert "autocommit" in begins
+    module = inspect.getmodule(psycopg.Cursor.__mro__[1])
+    assert module is not None
+    assert "self._conn._start_query()" in inspect.getsource(module)
+    assert callable(psycopg.Pipeline._sync_gen)
+    assert callable(psycopg.AsyncPipeline._sync_gen)
 
 
 @pytest.mark.parametrize("connection_class", CONNECTIONS)

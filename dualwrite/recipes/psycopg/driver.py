@@ -5,9 +5,9 @@ Three things, each on one connection at a time:
 * `executed` executes a statement of ours without a cursor, but prepares it where psycopg would;
 * `PsycopgCommitMessage` sends a COMMIT that decides together with the write of the state, and waits for it without
   cancelling it;
-* `begin_marked` sends the BEGIN that psycopg would send by itself, together with the mark of the transaction.
+* `mark_next_begin` makes the BEGIN that psycopg sends by itself set the mark of the transaction.
 
-`PsycopgCommitMessage` replaces `connection.commit`.
+`PsycopgCommitMessage` replaces `connection.commit`, and `mark_next_begin` replaces `connection._start_query`.
 `tests/unit/test_psycopg_internals.py` fails when psycopg changes internals that this module relies on.
 """
 
@@ -313,22 +313,49 @@ def _error_of(notice: psycopg.errors.Diagnostic) -> psycopg.Error:
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------
 
-_READY: Final = (int(pq.TransactionStatus.IDLE), _IN_TRANSACTION)  # as numbers, as libpq returns them
+# SQLAlchemy leaves BEGIN to psycopg, which sends it before the first statement, in a separate message. Only this
+# message can also contain `SET LOCAL`: a statement with parameters must be sent alone.
+
+_START: Final = "_start_query"
+_IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, as libpq returns it
 
 
-def begin_marked(connection: AnyConnection) -> Any:
-    """Begin a transaction, or join an open one, and set its mark, which the attribute `MARK_ATTRIBUTE` has then.
+def mark_next_begin(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Make the next BEGIN of `connection` set a new mark, and store it in the attribute `MARK_ATTRIBUTE`.
 
-    Returns None, or an awaitable of it. Does nothing in autocommit mode, in a pipeline, and in a failed transaction.
+    A connection that is already in a transaction, or in autocommit mode, gets no mark.
     """
-    attributes, pgconn = vars(connection), connection.pgconn
+    attributes = vars(connection)
     attributes.pop(MARK_ATTRIBUTE, None)
-    if connection.autocommit or pgconn.pipeline_status != _NO_PIPELINE or pgconn.transaction_status not in _READY:
-        return None
-    attributes[MARK_ATTRIBUTE] = mark = new_mark()
-    set_mark = f"SET LOCAL {MARK} = '{mark}'"
-    is_open = pgconn.transaction_status == _IN_TRANSACTION
-    return one_text(connection, set_mark if is_open else f"{begin_statement(connection)}; {set_mark}")
+    if connection.pgconn.transaction_status == _IDLE and not connection.autocommit:
+        attributes[_START] = _MarkedStart(connection)
+    else:
+        attributes.pop(_START, None)
+
+
+class _MarkedStart:
+    """The replacement of `connection._start_query` for one call."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __call__(self) -> PQGen[None]:
+        connection = self._connection
+        if connection.autocommit or connection.pgconn.transaction_status != _IDLE:
+            return
+        mark = new_mark()
+        set_mark = f"SET LOCAL {MARK} = '{mark}'"
+        del vars(connection)[_START]
+        vars(connection)[MARK_ATTRIBUTE] = mark
+        begin = connection._get_tx_start_command()  # noqa: SLF001
+        if connection._pipeline:  # noqa: SLF001 - one statement is one message there, and there is no wait for it
+            yield from connection._exec_command(begin)  # noqa: SLF001
+            yield from connection._exec_command(set_mark.encode())  # noqa: SLF001
+            yield from connection._pipeline._sync_gen()  # noqa: SLF001
+        else:
+            yield from answered(connection, f"{begin.decode()}; {set_mark}")
 
 
 def isolation_name(level: int) -> str:

@@ -8,17 +8,19 @@ a driver changes internals that this module relies on.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.util import await_only
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.store import ended_past
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit, Refusals
+from dualwrite.recipes.sqlalchemy.own_statements import own_text
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -134,20 +136,31 @@ def terminate(dialect: sa.Dialect, connection: Any) -> None:
 
 
 def mark_transactions(dialect: sa.Dialect) -> None:
-    """Make psycopg mark each transaction of SQLAlchemy, in one message with its BEGIN."""
-    if dialect.driver not in DRIVERS_THAT_MARK:
+    """Make psycopg mark each BEGIN that belongs to a transaction of SQLAlchemy."""
+    if dialect.name != "postgresql" or dialect.driver not in DRIVERS_THAT_MARK:
         return
-    from dualwrite.recipes.psycopg.driver import begin_marked  # psycopg may not be installed
+    from dualwrite.recipes.psycopg.driver import mark_next_begin  # psycopg may not be installed
 
     begin = dialect.do_begin
 
     def do_begin(dbapi_connection: Any) -> None:
+        mark_next_begin(dialect.get_driver_connection(dbapi_connection.dbapi_connection))
         begin(dbapi_connection)
-        begun = begin_marked(dialect.get_driver_connection(dbapi_connection.dbapi_connection))
-        if begun is not None:
-            await_only(begun)
 
     dialect.do_begin = do_begin  # type: ignore[method-assign]
+
+
+def mark_late(connection: sa.Connection) -> None:
+    """Mark a transaction that began unmarked, because a listener of the application sent its first statement."""
+    driver = driver_connection(connection)
+    if connection.dialect.driver not in DRIVERS_THAT_MARK or MARK_ATTRIBUTE in vars(driver):
+        return
+    from dualwrite.recipes.psycopg.driver import is_between_statements  # psycopg may not be installed
+
+    if is_between_statements(driver):
+        mark = secrets.token_hex(8)
+        connection.execute(own_text(f"SET LOCAL {MARK} = '{mark}'"))
+        vars(driver)[MARK_ATTRIBUTE] = mark
 
 
 def after_statement(context: Any, call: Callable[[], None]) -> None:

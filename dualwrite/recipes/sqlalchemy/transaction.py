@@ -16,10 +16,12 @@ from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import inside_another, partly_failed, warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
+from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sql.transaction_control import Savepoint, checked, effect_of, grammar_of
 from dualwrite.recipes.sqlalchemy.binding import Bind, Binding, binding_of
 from dualwrite.recipes.sqlalchemy.drivers import (
+    DRIVERS_THAT_MARK,
     ON_CONNECTION,
     autocommit,
     commits_by_itself,
@@ -27,6 +29,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     ended_past_sqlalchemy,
     has_commit_listeners,
     in_transaction,
+    mark_late,
 )
 from dualwrite.recipes.sqlalchemy.engines import connections_of
 from dualwrite.recipes.sqlalchemy.events import commit_has_begun, follow_session, forget_session
@@ -106,6 +109,7 @@ class SqlAlchemyTransaction:
         assert self._dbapi_connection is not None, "the Connection has just begun a transaction on it"
         self.driver: Any = self.connection.dialect.get_driver_connection(self._dbapi_connection)
         """The driver's connection."""
+        self._is_marked = self.connection.dialect.driver in DRIVERS_THAT_MARK
         self._driver_has_begun = in_transaction(self.driver) is True
         self._grammar = grammar_of(self.connection.dialect.name)
         self._root = self._binding.root
@@ -114,6 +118,8 @@ class SqlAlchemyTransaction:
     def _begin_to_watch(self) -> None:
         """Register for SQLAlchemy's events. Call it last: an interruption may come at once."""
         vars(self.connection)[ON_CONNECTION] = vars(self._fairy)[ON_CONNECTION] = self
+        if self._driver_has_begun:
+            mark_late(self.connection)
         if self.session is not None:
             follow_session(self.session, self)
 
@@ -399,12 +405,13 @@ class SqlAlchemyTransaction:
     @property
     def awaits_statement(self) -> bool:
         """Whether `after_statement` must be called if the statement succeeds."""
-        return not self._driver_has_begun or self._savepoint is not None
+        return not (self._driver_has_begun or self._is_marked) or self._savepoint is not None
 
     @property
     def _has_ended_past(self) -> bool:
         """Whether the transaction that the driver began was ended past SQLAlchemy."""
-        return self._driver_has_begun and in_transaction(self.driver) is False
+        has_begun = self._driver_has_begun or (self._is_marked and MARK_ATTRIBUTE in vars(self.driver))
+        return has_begun and in_transaction(self.driver) is False
 
     def after_statement(self) -> None:
         if not self._driver_has_begun:
