@@ -333,7 +333,7 @@ class PoolMaintenance:
     async def _begin_recovery(self, hand: Hand) -> None:
         """Wait until no other task of this process resolves a slot: this recovery must report all that stay open.
 
-        New attempts of the background give way, and so do those of blocks that look for a slot.
+        New attempts of the background give way.
         """
         while not self._registry.begin_recovery(hand):
             await self._runtime.bell().wait(_MOMENT_S)

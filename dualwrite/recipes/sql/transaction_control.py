@@ -148,7 +148,7 @@ def _savepoint_in(statement: str, *, keeps_case: bool) -> Savepoint | None:
 # a possessive quantifier is matched wrongly by Python 3.11.0 to 3.11.4 (CPython #106052). Two quotes inside a string
 # are read as the end of one and the start of another.
 _STRING: Final = r"'[^']*+'"
-_ESCAPED: Final = r"'(?>(?:[^'\\]|\\.)*)'"
+_ESCAPED: Final = r"'(?>(?:[^'\\]+|\\.)*)'"
 _NAME: Final = _STRING.replace("'", '"')
 _BACKQUOTED: Final = _STRING.replace("'", "`")
 _SPACE: Final = r"[\s\ufeff]+"  # SQLite skips a byte order mark too
@@ -156,14 +156,14 @@ _REST: Final = r"(?P<open>['\"])|(?P<cut>;)|(?P<other>.)"
 _REST_OF_MYSQL: Final = _REST.replace("['", "['`")
 
 # In PostgreSQL an E'' string goes on after a line break, and a dollar quote ends with the tag with which it began
-_PIECE: Final = r"'(?>(?:[^'\\]|\\.|'')*)'"
+_PIECE: Final = r"'(?>(?:[^'\\]+|\\.|'')*)'"
 _E_STRING: Final = rf"[eE]{_PIECE}(?>(?:(?>(?:\s|--[^\n\r]*+)*){_PIECE})*)"
 _DOLLAR: Final = r"(?P<tag>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$).*?(?P=tag)"
 _WORD: Final = r"[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*+"
 
 
 def _postgres(string: str) -> str:
-    blank = rf"(?P<blank>{_SPACE}|--[^\n\r]*+|/\*(?>(?:(?!/\*|\*/).)*)\*/)|(?P<hidden>/\*)"
+    blank = rf"(?P<blank>{_SPACE}|--[^\n\r]*+|/\*(?>(?:[^*/]+|\*(?!/)|/(?!\*))*)\*/)|(?P<hidden>/\*)"
     return rf"{blank}|(?P<text>{_E_STRING}|{string}|{_NAME}|{_WORD}|{_DOLLAR})|{_REST}"
 
 

@@ -180,8 +180,9 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
 
     async def begin(self, bind: BindT | None, records: RecordBuffer, use: Use) -> TxT:
         bound: Any = self._new_session() if bind is None else bind
-        behind, owned = self._behind(bound), bind is None
+        owned = bind is None
         try:
+            behind = self._behind(bound)
             transaction = await self._carry(lambda: SqlAlchemyTransaction(behind, self.engine, records, owned=owned))
             tx = self._handle(transaction, self.database, records, bound)
         except BaseException as error:  # else the connection would be left to the garbage collector
