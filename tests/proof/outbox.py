@@ -6,7 +6,7 @@ a crash does both. Only the carriers of requests and statements are replaced, th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client.admin.results import TopicDescription
@@ -116,10 +116,10 @@ class DivertedTransaction(PooledTransaction, OutboxTransaction):
 class UnreadableKafka(CheckedKafka):
     """The same, for a client without READ on the topic."""
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         raise AuthorizationError("READ is missing")
 
-    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+    async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         return {topic: TopicDescription(is_readable=False, cleanup_policy="delete") for topic in topics}
 
 

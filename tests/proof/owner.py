@@ -7,7 +7,7 @@ has waited for `max.block.ms` without one; `AWAY`, that no broker could be reach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client import messages as m
@@ -194,7 +194,7 @@ class CheckedKafka(KafkaParticipant):
     def coordinator_is_ending(self) -> bool:
         return self._live.coordinator_is_ending
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         pair = manifest.prepared_state
         ends = {
             part: await self._read(EndOf(*_pair(pair), part.first_offset, part.last_offset, part.partition))
@@ -210,8 +210,8 @@ class CheckedKafka(KafkaParticipant):
         return TransactionEnd(dict(each for part, end in ends.items() for each in _ends_in(part, end)))
 
     async def records_of(
-        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
-    ) -> Sequence[StoredRecord]:
+        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
+    ) -> list[StoredRecord]:
         found = []
         for part in partitions:
             request = RecordsOf(*_pair(manifest.prepared_state), part.first_offset, part.last_offset, part.partition)
@@ -266,13 +266,13 @@ class CheckedKafka(KafkaParticipant):
     def guarantee(self) -> Guarantee:
         return self._live.guarantee
 
-    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+    async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         return {topic: TopicDescription(is_readable=True, cleanup_policy="delete") for topic in topics}
 
     async def begin(self) -> None:
         self._live.begin_transaction()
 
-    async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
+    async def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
         raise AssertionError("all topics are known")
 
     def partitions(self, topic: str) -> int:

@@ -137,7 +137,7 @@ class PooledKafka(CheckedKafka):
         self._slot = lane_of(kafka_id)
         return await on_slot(self._slot, super().take_over(kafka_id))
 
-    async def end_of(self, *given: Any, is_over: bool) -> Any:
+    async def end_of(self, *given: Any, is_over: bool = False) -> Any:
         return await on_slot(self._slot, super().end_of(*given, is_over=is_over))
 
     async def records_of(self, *given: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -96,7 +96,7 @@ class GatedKafka(AsyncKafkaParticipant):
         super().__init__(settings)
         self._gate = gate
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         fate, parked = await self._gate.passing("EndOf")
         try:
             if fate is Fate.GIVEN_UP:
@@ -108,8 +108,8 @@ class GatedKafka(AsyncKafkaParticipant):
             parked.done.set_result(None)
 
     async def records_of(
-        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
-    ) -> Sequence[StoredRecord]:
+        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
+    ) -> list[StoredRecord]:
         fate, parked = await self._gate.passing("RecordsOf")
         try:
             _give_up_if(fate)

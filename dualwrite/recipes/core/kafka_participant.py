@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.states import ProducerState
-from dualwrite.errors import DualWriteError
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 
 if TYPE_CHECKING:
-    from dualwrite.client.log.batches import StoredRecord
-    from dualwrite.client.log.transaction_end import TransactionEnd
     from dualwrite.participant import ParticipantProducer
     from dualwrite.participant_async import AsyncParticipantProducer
 
+ArgumentsT = ParamSpec("ArgumentsT")
 ResultT = TypeVar("ResultT")
 
 
@@ -28,6 +25,18 @@ async def _result_of(returned: ResultT | Coroutine[Any, Any, ResultT]) -> Result
     of_any_kind: Any = returned
     result: ResultT = await of_any_kind if isinstance(of_any_kind, CoroutineType) else of_any_kind
     return result
+
+
+def _of_producer(
+    method_of: Callable[[ParticipantProducer], Callable[ArgumentsT, ResultT]],
+) -> Callable[Concatenate[KafkaParticipant, ArgumentsT], Coroutine[Any, Any, ResultT]]:
+    """Return the method that calls the producer's own one, which has the documentation, and awaits it if need be."""
+
+    async def method(self: KafkaParticipant, /, *arguments: ArgumentsT.args, **named: ArgumentsT.kwargs) -> ResultT:
+        producer: Any = self._producer
+        return await _result_of(method_of(producer)(*arguments, **named))
+
+    return method
 
 
 class KafkaParticipant:
@@ -79,48 +88,20 @@ class KafkaParticipant:
         """Return whether the responses to the take-over prove that a later transaction than the row's was committed."""
         return self._producer.coordinator_committed_later(row)
 
-    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
-        """Read from the log how the transaction of the manifest ended. Changes nothing."""
-        return await _result_of(self._producer.end_of(manifest, timeout_ms, is_over=is_over))
-
-    async def records_of(
-        self, manifest: Manifest, partitions: Sequence[PartitionManifest], timeout_ms: int
-    ) -> Sequence[StoredRecord]:
-        """Read the records of a transaction from the log. Raises PreparedTransactionLost if some are missing."""
-        return await _result_of(self._producer.records_of(manifest, partitions, timeout_ms))
-
-    async def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
-    ) -> PreparedTxnState | None:
-        """Read from the log the transaction that published a partition's aborted records again; None if none did.
-
-        `undecided` is open, and is going to be aborted.
-        """
-        return await _result_of(self._producer.repair_of(manifest, part, undecided, timeout_ms))
-
-    async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
-        """Commit the transaction that was left open if the row names it, else abort it.
-
-        `is_over`: the log proves that the row's transaction has ended, so that only another one can be open. Another
-        process that takes the id over may get the same responses, until `own`.
-        """
-        await _result_of(self._producer.complete_before_fencing(row, is_over=is_over))
-
-    async def own(self) -> None:
-        """Fence all other producers of the id. Call it after checking that the lock is still held."""
-        await _result_of(self._producer.fence_others())
+    end_of = _of_producer(lambda producer: producer.end_of)
+    records_of = _of_producer(lambda producer: producer.records_of)
+    repair_of = _of_producer(lambda producer: producer.repair_of)
+    complete = _of_producer(lambda producer: producer.complete_before_fencing)
+    own = _of_producer(lambda producer: producer.fence_others)
+    is_current = _of_producer(lambda producer: producer.is_current)
+    describe_topics = _of_producer(lambda producer: producer.describe_topics)
+    learn_topics = _of_producer(lambda producer: producer.learn_topics)
+    abort = _of_producer(lambda producer: producer.abort_transaction)
 
     @property
     def has_failed(self) -> bool:
         """Whether the producer cannot be used any more, as after a commit that another process has completed."""
         return self._producer.state is ProducerState.FATAL_ERROR
-
-    async def is_current(self) -> bool:
-        """Return whether no other producer has used the id since, according to Kafka. Call it between transactions.
-
-        Waits until no markers are being written. Raises KafkaTimeoutError.
-        """
-        return await _result_of(self._producer.is_current())
 
     @property
     def bounded_ms(self) -> int | None:
@@ -132,22 +113,10 @@ class KafkaParticipant:
         """The brokers' guarantee for a prepared transaction."""
         return self._producer.guarantee
 
-    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
-        """Return whether this client may read topics, and how their logs are cleaned. Changes nothing."""
-        return await _result_of(self._producer.describe_topics(topics))
-
     async def begin(self) -> None:
         begun = self._producer.begin_transaction()
         if begun is not None:  # awaitable; each of these calls is on the way of every block
             await begun
-
-    async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
-        """Ask for the partitions of topics. Return the reason for each topic still unknown after the usual wait.
-
-        Topics `beside` are asked for by the same request, and not waited for. Raises KafkaUnreachableError,
-        AuthenticationError. Needs no transaction.
-        """
-        return await _result_of(self._producer.learn_topics(topics, beside))
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic, 0 if it is not known."""
@@ -193,9 +162,6 @@ class KafkaParticipant:
         committed = self._producer.commit_transaction()
         if committed is not None:
             await committed
-
-    async def abort(self) -> None:
-        await _result_of(self._producer.abort_transaction())
 
     async def give_up(self) -> None:
         """Close the producer without ending its transaction, which the next take-over completes."""
