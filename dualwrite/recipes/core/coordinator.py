@@ -115,6 +115,10 @@ class DualWriteCoordinator:
             self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks, clock_s=clock_s
         )
         self.users: Final = IdUsers() if users is None else users
+        self.roll_back: Final = self._steps.roll_back
+        self.publish_stored: Final = self._publishing.publish_stored
+        self.settle: Final = self._publishing.settle
+        self.end_diversion: Final = self._publishing.end_diversion
 
     @property
     def state(self) -> SlotState:
@@ -347,10 +351,6 @@ class DualWriteCoordinator:
         if self._blocks.owed_refusal is not None:
             self._blocks.note_nothing_owed()
 
-    async def roll_back(self, write: DualWriteProgress) -> None:
-        """Roll both sides back, even if the caller is interrupted."""
-        await self._steps.roll_back(write)
-
     # -- recovery ----------------------------------------------------------------------------------------------
 
     async def recover(
@@ -368,32 +368,10 @@ class DualWriteCoordinator:
         assert_unpatched()
         return await self._publishing.recover(examine, publishes_all=publishes_all)
 
-    async def publish_stored(self) -> Resolution:
-        """Publish the oldest stored blocks; the id must be acquired, and have been recovered by this process.
-
-        `owned.has_stored` tells whether more are stored. Raises as `recover` does: call `recover` next then.
-        """
-        return await self._publishing.publish_stored()
-
     @property
     def is_unsettled(self) -> bool:
         """Whether the state row does not note yet that the last outbox batch is committed, which Kafka may forget."""
         return self._publishing.is_unsettled
-
-    async def end_diversion(self, name: str) -> bool:
-        """Let the blocks of a pool go to Kafka again if nothing of its outbox is left; the id must be acquired.
-
-        Return False if blocks wait. Raises as `settle` does.
-        """
-        return await self._publishing.end_diversion(name)
-
-    async def settle(self) -> None:
-        """Note in the state row that the last batch of an outbox is committed; the id must be acquired.
-
-        Raises RetriableError, TransactionHangsError, NotProvenError or PreparedTransactionLost if readers do not see
-        all of it: call `recover` next then.
-        """
-        await self._publishing.settle()
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -121,9 +121,9 @@ class Publishing:
         )
 
     async def publish_stored(self) -> Resolution:
-        """Publish the oldest stored blocks, under an id that this process has taken over.
+        """Publish the oldest stored blocks, under an id that is acquired and that this process has recovered.
 
-        Raises as `recover` does: call `recover` next then.
+        `owned.has_stored` tells whether more are stored. Raises as `recover` does: call `recover` next then.
         """
         try:
             resolution = await self._publish_next()
@@ -135,7 +135,7 @@ class Publishing:
     async def settle(self) -> None:
         """Note in the row that the last batch of an outbox is committed, as long as that can be seen.
 
-        Publish nothing meanwhile. Raises as `_settle_last` does.
+        The id must be acquired. Publish nothing meanwhile. Raises as `_settle_last` does: call `recover` next then.
         """
         if self.is_unsettled:
             await self._settle_last()

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.recipes.recovery.stored_rows import has_outbox_table
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
 from dualwrite.recipes.sql.outbox_statements import RAISE_SEQUENCE
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
@@ -72,18 +73,14 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
             "force if it is a copy of another database's files"
         )
     if how == "moved":
-        if connection.dialect.name == "postgresql" and _has_outbox(connection, pinned):
+        if connection.dialect.name == "postgresql" and has_outbox_table(connection, pinned):
             raised = own_text(pinned.sql(RAISE_SEQUENCE))
             connection.execute(raised, {"name": pinned.sql(OUTBOX_TABLE)})
         note_place(connection, pinned)
         return Adopted(made_in, found_in, suffix, str(suffix), 0)
-    if _has_outbox(connection, pinned):
+    if has_outbox_table(connection, pinned):
         connection.execute(own_text(pinned.sql(f"DELETE FROM {OUTBOX_TABLE}")))  # the original publishes it
     emptied = connection.execute(own_text(pinned.sql(_FORGET))).rowcount
     connection.execute(own_text(pinned.sql(_DELETE)))
     new = insert_identity(connection, pinned)
     return Adopted(made_in, found_in, suffix, new.suffix, emptied)
-
-
-def _has_outbox(connection: sa.Connection, pinned: PinnedTables) -> bool:
-    return sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema)

@@ -77,7 +77,7 @@ def assert_has_outboxes(dialect: sa.Dialect) -> None:
     if not has_outboxes(dialect):
         raise ConfigError(
             f"{OUTBOX_TABLE} is made for {', '.join(OUTBOX_SQL)}, not for {dialect.name}; nothing was created: leave "
-            "outbox out of the settings of pools there"
+            "delivery at Direct() in the settings of pools there"
         )
 
 
