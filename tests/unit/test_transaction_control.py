@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -139,6 +141,43 @@ def test_no_group_has_a_possessive_quantifier(grammar: Grammar) -> None:
     """Python 3.11.0 to 3.11.4, that of Debian 12 included, match it wrongly (CPython #106052)."""
     for pattern in (grammar.harmless, grammar.continues, *grammar.readings):
         assert re.findall(r"[^\\]\)[*+?}]\+", pattern.pattern) == []
+
+
+_MEMORY = """
+import resource, sys
+from dualwrite.recipes.sql.transaction_control import MYSQL, POSTGRES, SQLITE, effect_of
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for grammar in (POSTGRES, MYSQL, SQLITE):
+    effect_of({text}, grammar)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+_LONG = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/**/ SELECT 'aaa'",
+        "/**/ SELECT E'aaa'",
+        '/**/ SELECT "aaa"',
+        "/**/ SELECT `aaa`",
+        "/**/ SELECT [aaa]",
+        "/**/ SELECT $x$aaa$x$",
+        "/**/ SELECT $aaa$ $aaa$",
+        "/**/ SELECT aaa",
+        "/*aaa*/ SELECT 1",
+        "/*****/ SELECT 1",
+        "/*/*aaa*/*/ SELECT 1",
+        "-- aaa\\nSELECT 1",
+        "#aaa\\nSELECT 1",
+        'SAVEPOINT "aaa"',
+        "SAVEPOINT aaa",
+    ],
+)
+def test_a_long_part_of_a_text_is_read_in_little_memory(text: str) -> None:
+    made = f"{text!r}.replace('aaa', 'a' * {_LONG}).replace('***', '*' * {_LONG})"
+    run = subprocess.run([sys.executable, "-c", _MEMORY.format(text=made)], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 20 * _LONG
 
 
 def name_in(text: str, grammar: Grammar = POSTGRES) -> str:

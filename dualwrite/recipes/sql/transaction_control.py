@@ -114,7 +114,8 @@ class Savepoint(NamedTuple):
 _SAVEPOINT: Final = re.compile(
     r"(?:(?P<set>SAVEPOINT)|(?P<release>RELEASE)(?: +SAVEPOINT)?"
     r"|(?P<back>ROLLBACK)(?: +WORK| +TRANSACTION)? +TO(?: +SAVEPOINT)?)"
-    r" +(?:(?P<plain>[A-Z_][\w$]*)|\"(?P<quoted>(?:[^\"]|\"\")+)\"|`(?P<backquoted>[^`]+)`|\[(?P<bracketed>[^\]]+)\])",
+    r" +(?:(?P<plain>[A-Z_][\w$]*)|\"(?P<quoted>(?:[^\"]++|\"\")+)\""
+    r"|`(?P<backquoted>[^`]+)`|\[(?P<bracketed>[^\]]+)\])",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -163,7 +164,7 @@ _WORD: Final = r"[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*+"
 
 
 def _postgres(string: str) -> str:
-    blank = rf"(?P<blank>{_SPACE}|--[^\n\r]*+|/\*(?>(?:[^*/]+|\*(?!/)|/(?!\*))*)\*/)|(?P<hidden>/\*)"
+    blank = rf"(?P<blank>{_SPACE}|--[^\n\r]*+|/\*(?>(?:[^*/]+|\*+(?!/)|/+(?!\*))*)\*/)|(?P<hidden>/\*)"
     return rf"{blank}|(?P<text>{_E_STRING}|{string}|{_NAME}|{_WORD}|{_DOLLAR})|{_REST}"
 
 
