@@ -6,6 +6,7 @@ No row may stay locked until the garbage collector comes.
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -326,6 +327,43 @@ def test_places_of_a_recovery(face: Face) -> None:
 @pytest.mark.parametrize("face", [name for name in FACES if not name.endswith("-away")], indirect=True)
 def test_places_of_the_first_block_and_the_close(face: Face) -> None:
     strike_lives(face, stride=7)
+
+
+@pytest.mark.parametrize("face", ["no-pool", "psycopg", "given", "psycopg-given"], indirect=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_that_strikes_while_begin_is_under_way(
+    face: Face, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reaches the caller itself, in place of the error that a ROLLBACK ends with before the response to BEGIN.
+
+    Without the pool's ping of SQLAlchemy, a statement before BEGIN that turns the exception into an error of its own.
+    """
+    raised = kind("while BEGIN is under way")
+
+    def handle(*_: object) -> None:
+        raise raised
+
+    def wait(under_way: Any, *_: Any, **__: Any) -> Any:
+        try:
+            next(under_way)  # sends the statement, BEGIN
+        except StopIteration as ended:  # there was nothing to send
+            return ended.value
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+        raise AssertionError("the handler raises")
+
+    with closing(face.make()) as writer:
+        face.write(writer, face.next())
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            monkeypatch.setattr(psycopg.waiting, "wait", wait)
+            with pytest.raises(kind) as caught:
+                face.write(writer, face.next())
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert caught.value is raised
+        face.write(writer, face.next())
+    assert written(face.scenario) == {"1", "3"}
 
 
 @pytest.mark.parametrize("face", ["postgres", "session", "given"], indirect=True)

@@ -17,9 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
 
-import psycopg
 import sqlalchemy as sa
-from django.db import Error as DjangoError
 
 OURS: Final = (str(Path(__file__).parents[2] / "dualwrite") + "/",)
 _SQLALCHEMY: Final = Path(sa.__file__).parent
@@ -57,6 +55,9 @@ class Strike:
         self.places = 0
         self.where = ""
         """The place that was struck; empty if there is none with that number."""
+        self.raised: BaseException | None = None
+        self.is_wrapped = False
+        """Whether SQLAlchemy makes a StatementError of it: so it does with an error before it has a cursor."""
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGUSR1, self._handle)
@@ -68,7 +69,8 @@ class Strike:
         signal.signal(signal.SIGUSR1, self._before)
 
     def _handle(self, *_: object) -> None:
-        raise self._kind(self.where)
+        self.raised = self._kind(self.where)
+        raise self.raised
 
     def _look(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
@@ -80,6 +82,7 @@ class Strike:
         is_here = self._at == (code.co_qualname if isinstance(self._at, str) else self.places)
         if is_here and not self.where and not _is_swallowed(frame):
             of = f" of {arg.__qualname__}" if event == "c_return" else ""
+            self.is_wrapped = issubclass(self._kind, Exception) and _is_of_new_statement(frame)
             self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}, {event}{of}"
             signal.raise_signal(signal.SIGUSR1)
 
@@ -93,26 +96,29 @@ def _is_swallowed(frame: FrameType | None) -> bool:
     return False
 
 
+def _is_of_new_statement(frame: FrameType | None) -> bool:
+    """Return whether SQLAlchemy makes the context of a statement here, to which the cursor belongs."""
+    while frame is not None:
+        if frame.f_code.co_name in ("_init_compiled", "_init_statement", "_init_ddl"):
+            return frame.f_code.co_filename.startswith(str(_SQLALCHEMY))
+        frame = frame.f_back
+    return False
+
+
 def strike(at: int | str, act: Callable[[], object], kind: Struck = StruckError, inside: tuple[str, ...] = OURS) -> str:
-    """Strike at a place, if there is one with this number. Return where."""
+    """Strike at a place, if there is one with this number; the error itself must reach the caller. Return where."""
     has_reached = False
     with Strike(at, kind, inside) as struck:
         try:
             act()
         except BaseException as error:  # and forget it: a traceback keeps a block alive whose `__exit__` was not begun
-            has_reached = is_about_strike(error)
+            has_reached = (error.__cause__ if struck.is_wrapped else error) is struck.raised
             if not has_reached:
                 raise
+        finally:
+            struck.raised = None
     assert has_reached is bool(struck.where), f"the exception of {struck.where} did not reach the caller"
     return struck.where
-
-
-def is_about_strike(error: BaseException | None) -> bool:
-    """Return whether it is the strike's error, or a database error because its driver was struck in a statement."""
-    # SQLAlchemy asserts in a `finally` that a transaction is over
-    while isinstance(error, sa.exc.StatementError | AssertionError | psycopg.Error | DjangoError):
-        error = error.__context__
-    return isinstance(error, KINDS)
 
 
 @contextmanager
