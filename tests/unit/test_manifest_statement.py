@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres import lock_free_row, with_literals, write_and_commit
+from dualwrite.recipes.sql.postgres import with_literals, write_and_commit
 from dualwrite.recipes.sql.transaction_control import POSTGRES, statements_in
 
 PINNED = PinnedTables("shop", '"shop"', 4711)
@@ -27,12 +27,6 @@ def test_the_write_and_commit_are_two_statements(
     found = statements_in(text, reading)
     assert found is not None
     assert [statement.split()[0] for statement in found] == ["WITH", "COMMIT"]
-
-
-@pytest.mark.parametrize("reading", POSTGRES.readings)
-@given(transactional_id=TEXTS)
-def test_the_lock_is_one_statement(reading: re.Pattern[str], transactional_id: str) -> None:
-    assert len(statements_in(lock_free_row(PINNED, transactional_id), reading) or ()) == 1
 
 
 def test_what_a_parameter_holds_is_not_taken_for_another_parameter() -> None:

@@ -80,10 +80,6 @@ class AsyncpgTransaction(PostgresTransaction):
         self._assert_ours()
         await driver.execute(self._raw, sql)
 
-    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
-        found = await self.rows(sql, {})
-        return found[0] if found else None
-
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         self._assert_ours()
         rows, _ = await driver.fetch(self._raw, sql, values)

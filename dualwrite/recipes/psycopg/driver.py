@@ -152,12 +152,9 @@ def pyformat(sql: str) -> str:
     return _PARAMETER.sub(r"%(\1)s", sql)
 
 
-def one_text(connection: AnyConnection, sql: str, values: Values | None = None) -> Any:
-    """Return the first value of a statement, as a text, or an awaitable of it; None if it is NULL or there is no row.
-
-    `values` is None for statements without parameters, which may be several.
-    """
-    steps = answered(connection, sql) if values is None else executed(connection, sql, values)
+def one_text(connection: AnyConnection, sql: str, values: Values) -> Any:
+    """Return the first value of a statement, a text, or an awaitable of it; None if it is NULL or there is no row."""
+    steps = executed(connection, sql, values)
     if isinstance(connection, psycopg.AsyncConnection):
         return _one_text_in_loop(connection, steps)
     with connection.lock:

@@ -91,15 +91,9 @@ class PsycopgTransaction(PostgresTransaction):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
+    async def _first_row(self, sql: str, values: Values) -> Sequence[str | None] | None:
         connection = self.connection
-        return first_texts(connection, await self._answer(answered(connection, sql)))
-
-    async def _scalar(self, sql: str, values: Values | None = None) -> str | None:
-        steps = executed(self.connection, sql, values or {})
-        return first_text(self.connection, await self._answer(steps))
-
-    _added = _scalar
+        return first_texts(connection, await self._answer(executed(connection, sql, values)))
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
         """Execute a statement with a cursor free of the application's settings."""

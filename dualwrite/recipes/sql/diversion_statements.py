@@ -88,9 +88,9 @@ class DiversionRow:
         dialect: DiversionDialect,
         name: str,
         *,
-        first_row: Callable[[str, str], Awaitable[Sequence[str | None] | None]] | None = None,
+        first_row: Callable[[str, Mapping[str, str]], Awaitable[Sequence[str | None] | None]] | None = None,
     ) -> None:
-        """`first_row` executes a statement on the row with this name in a faster way, or returns None."""
+        """`first_row` executes a statement on the row with this name in a faster way."""
         self._first_row = first_row
         self._statements = statements
         self._dialect = dialect
@@ -107,7 +107,7 @@ class DiversionRow:
         if not self._dialect.select_now:
             return None
         sql = self._dialect.select_now
-        row = None if self._first_row is None else await self._first_row(sql, self._values["id"])
+        row = None if self._first_row is None else await self._first_row(sql, self._values)
         if row is None:
             found = await self._statements.rows(sql, self._values)
             if not found:

@@ -78,7 +78,9 @@ SERIALIZATION_FAILURE: Final = "40001"
 UNDEFINED_TABLE: Final = "42P01"
 """The SQLSTATE for a table that does not exist, or no longer exists."""
 
-_FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
+SELECT_FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
+"""Neither waits nor fails the transaction if another one has locked the row: it returns no row then."""
+
 _LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
 _SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
 
@@ -93,17 +95,12 @@ _INSERT_UNLESS_HIDDEN: Final = (
 def lock_row(pinned: PinnedTables, transactional_id: str, timeout_ms: int | None) -> Query[str | None]:
     """Lock the state row and return its text, or None if there is no row.
 
-    Begins with SKIP LOCKED, which neither waits nor fails the transaction; then waits with a time limit, and restores
-    the transaction's own limit.
+    Waits with a time limit, and restores the transaction's own limit.
     """
-    row = {"id": transactional_id}
-    free = yield pinned.sql(_FREE), row
-    if free:
-        return str(free[0][0])
     if timeout_ms is not None:
         ((before,),) = yield _LOCK_TIMEOUT, {}
         yield _SET_LOCK_TIMEOUT, {"value": f"{max(timeout_ms, 1)}ms"}  # 0 would mean no limit
-    found = yield pinned.sql(SELECT_LOCKED), row
+    found = yield pinned.sql(SELECT_LOCKED), {"id": transactional_id}
     if timeout_ms is not None:
         yield _SET_LOCK_TIMEOUT, {"value": str(before)}
     return str(found[0][0]) if found else None
@@ -144,6 +141,8 @@ LOCATION: Final = (
     "concat_ws('/', current_database(), CAST(date_part('epoch', pg_postmaster_start_time()) * 1000000 AS bigint))"
 )
 """Where a transaction runs: the database, and the server by its start time."""
+
+SELECT_FREE_AND_LOCATION: Final = SELECT_FREE.replace(" FROM ", f", {LOCATION} FROM ", 1)
 
 
 # ---- durability -----------------------------------------------------------------------------------------------------
@@ -198,13 +197,6 @@ def _literal(text: str | None) -> str:
     if not (escaped.isascii() and escaped.isprintable()):
         escaped = "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}" for c in escaped)
     return f"E'{escaped}'"
-
-
-@lru_cache(maxsize=1024)
-def lock_free_row(pinned: PinnedTables, transactional_id: str, *, and_locate: bool = False) -> str:
-    """Return the statement that begins `lock_row`; with `and_locate`, `LOCATION` is a second column."""
-    sql = _FREE.replace(" FROM ", f", {LOCATION} FROM ", 1) if and_locate else _FREE
-    return with_literals(pinned.sql(sql), id=transactional_id)
 
 
 # ---- the message of COMMIT ------------------------------------------------------------------------------------------

@@ -74,10 +74,6 @@ class PostgresSteps(ABC):
     # -- implemented by each driver; statements of our own, which no watch sees ---------------------------------------
 
     @abstractmethod
-    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
-        """Execute one statement without parameters. Return its first row, of texts; None if it has none."""
-
-    @abstractmethod
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Return the rows of a SELECT; parameters are written `:name`."""
 
@@ -102,15 +98,16 @@ class PostgresSteps(ABC):
         """Whether the application may execute statements between the last one of ours and COMMIT."""
         return False
 
+    async def _first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
+        """Return the first row of a statement, of texts, by the fastest way; None if it has none."""
+        found = await self.rows(sql, values)
+        return found[0] if found else None
+
     async def _scalar(self, sql: str, values: Mapping[str, str | bytes] | None = None) -> str | None:
         """Return the first value of a statement, a text; None if it is NULL or there is no row."""
         found = await self.rows(sql, values or {})
         value: str | None = found[0][0] if found else None
         return value
-
-    async def _added(self, sql: str, values: Mapping[str, str | bytes]) -> str | None:
-        """Do the same as `_scalar` for the statement that adds a block, by the fastest way."""
-        return await self._scalar(sql, values)
 
     def _note_id(self, transactional_id: str) -> None:
         """Note the id, for the log."""
@@ -122,8 +119,8 @@ class PostgresSteps(ABC):
         self._note_id(transactional_id)
         place, text = self._must_be_in, None
         try:
-            sql = postgres.lock_free_row(self._pin.located, transactional_id, and_locate=place is not None)
-            locked = await self._first_row(sql)
+            sql = postgres.SELECT_FREE if place is None else postgres.SELECT_FREE_AND_LOCATION
+            locked = await self._first_row(self._pin.sql(sql), {"id": transactional_id})
             if place is not None and (locked is None or locked[1] != place.location):
                 await place.assert_holds(self)
             if locked is not None:
@@ -193,13 +190,13 @@ class PostgresSteps(ABC):
         self._note_id(transactional_id)
         values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": self.mark}
         try:
-            text = await self._added(self._pin.sql(ADD), values)
+            row = await self._first_row(self._pin.sql(ADD), values)
         except self.errors as error:
             if sqlstate_of(driver_error(error)) == NOT_MARKED:
                 raise self._ended_past() from error
             raise
-        assert text is not None, "the statement returns a row"
-        place = place_of(text, content)
+        assert row is not None, "the statement returns a row"
+        place = place_of(str(row[0]), content)
         if self._must_be_in is not None and place.location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
         sql = "COMMIT" if place.is_durable else postgres.DURABLE_COMMIT
@@ -216,10 +213,10 @@ class PostgresSteps(ABC):
 
     async def diversion(self, name: str) -> DiversionRow:
         statements = PinnedStatements(self, self._pin)
-        return DiversionRow(statements, DIALECTS["postgresql"], name, first_row=self._first_row_of)
+        return DiversionRow(statements, DIALECTS["postgresql"], name, first_row=self._pinned_first_row)
 
-    async def _first_row_of(self, sql: str, transactional_id: str) -> Sequence[str | None] | None:
-        return await self._first_row(postgres.with_literals(self._pin.sql(sql), id=transactional_id))
+    async def _pinned_first_row(self, sql: str, values: Mapping[str, str]) -> Sequence[str | None] | None:
+        return await self._first_row(self._pin.sql(sql), values)
 
     @property
     def outbox(self) -> PostgresOutbox:

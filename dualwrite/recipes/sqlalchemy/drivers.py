@@ -195,13 +195,12 @@ def async_connection(connection: sa.Connection) -> AsyncConnection:
 
 
 async def value_past_sqlalchemy(
-    connection: sa.Connection, sql: str, values: Mapping[str, Any] | None, carry: Carry
+    connection: sa.Connection, sql: str, values: Mapping[str, Any], carry: Carry
 ) -> str | None:
     """Return the first value of a statement, a text, at a quarter of SQLAlchemy's cost, and without a greenlet.
 
-    Parameters are written `:name`; without any, `values` is None. Returns None if the statement returns no row, or if
-    it was not sent: only psycopg sends it, and only in the middle of a transaction. Raises the same errors as
-    SQLAlchemy, with `carry`.
+    Parameters are written `:name`. Returns None if the statement returns no row, or if it was not sent: only psycopg
+    sends it, and only in the middle of a transaction. Raises the same errors as SQLAlchemy, with `carry`.
     """
     if connection.dialect.driver not in DRIVERS_THAT_MARK:
         return None

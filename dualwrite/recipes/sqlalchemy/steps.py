@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -124,17 +124,9 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     errors = (DBAPIError,)
     driver_name = "SQLAlchemy"
 
-    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
-        text = await self._past_sqlalchemy(sql, None)
-        return None if text is None else (text,)
-
-    async def _added(self, sql: str, values: Mapping[str, str | bytes]) -> str | None:
-        text = await self._past_sqlalchemy(sql, values)
-        return await super()._added(sql, values) if text is None else text
-
-    async def _past_sqlalchemy(self, sql: str, values: Mapping[str, Any] | None) -> str | None:
-        """Return the value of a statement; None if there is none, or if it was not sent."""
-        return await value_past_sqlalchemy(self._connection, sql, values, self._carry)
+    async def _first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
+        text = await value_past_sqlalchemy(self._connection, sql, values, self._carry)
+        return await super()._first_row(sql, values) if text is None else (text,)
 
     def _assert_begun(self) -> None:
         assert_holds_locks(self._connection)
