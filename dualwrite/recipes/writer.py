@@ -492,8 +492,9 @@ class ThreadWriter(_Writer[BindT, TxT]):
         With one id: raises IllegalStateError, and closes nothing, if a block of another thread takes longer, or inside
         a block of this thread. A dual write in doubt stays so, safely, until the id is next used or recovered.
 
-        For a pool, the remaining time is for one attempt at each dual write in doubt, unless Kafka is known to be away.
-        Those that stay in doubt are safe, and are recovered by the other processes, or the next one.
+        For a pool, the remaining time is for one attempt at each dual write in doubt, and for one dead process's id if
+        the background has not looked for them yet, unless Kafka is known to be away. Those that stay in doubt are safe,
+        and are recovered by the other processes, or the next one.
         """
         blocking.run(self.slots.close(timeout_s))
         blocking.run(self.backend.close())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,8 @@ from dualwrite.errors import OutcomeUnknown, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import maintenance
+from dualwrite.recipes.pool.maintenance import PoolMaintenance
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import AtPoint
@@ -124,6 +127,21 @@ def recover_anew(world: World) -> None:
     another = Face(world, SQLALCHEMY_POOL)
     another.writer.recover()
     another.close()
+
+
+def in_another_process(world: World, steps: str) -> str:
+    """Return a script that runs steps with `tested`, this module, and a `world` like this one."""
+    beginning = f"""
+        import sqlalchemy as sa
+        from types import SimpleNamespace
+        from tests.recipes import test_closing as tested
+
+        servers = SimpleNamespace(bootstrap_servers={world.emulator.bootstrap_servers!r})
+        url = sa.make_url({world.database.url.render_as_string(hide_password=False)!r})
+        database = SimpleNamespace(engine=sa.create_engine(url), url=url)
+        world = SimpleNamespace(emulator=servers, database=database, topic={world.topic!r}, name={world.name!r})
+    """
+    return textwrap.dedent(beginning) + textwrap.dedent(steps)
 
 
 parametrized = pytest.mark.parametrize("how", POOLS, ids=str)
@@ -247,24 +265,20 @@ def test_a_task_that_is_cancelled_closes_its_pool(world: World, how: How) -> Non
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
 def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, how: How, hangs: bool) -> None:
     """No thread can be started then."""
-    script = textwrap.dedent(f"""
+    script = in_another_process(
+        world,
+        f"""
         import atexit
-        import sqlalchemy as sa
-        from types import SimpleNamespace
-        from tests.recipes import test_closing as tested
         from dualwrite.recipes.pool import maintenance
 
         maintenance.backoff_s = lambda *_: 3_600.0
-        servers = SimpleNamespace(bootstrap_servers={world.emulator.bootstrap_servers!r})
-        url = sa.make_url({world.database.url.render_as_string(hide_password=False)!r})
-        database = SimpleNamespace(engine=sa.create_engine(url), url=url)
-        world = SimpleNamespace(emulator=servers, database=database, topic={world.topic!r}, name={world.name!r})
         face = tested.Face(world, tested.How({how.kind!r}, is_pool=True), tested.FirstAttempt())
         face.write(1)
         tested.until(lambda: face.writer.status.background_failures_total)
         atexit.register(face.writer.close, {HANGS_S if hangs else LONG_S})
         input("in doubt")
-    """)
+        """,
+    )
     world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
@@ -299,3 +313,91 @@ def test_a_commit_without_a_response_is_resolved(world: World, how: How, applied
     face.close()
     world.assert_both_sides_have(*([1] if applied else []))
     assert not any(each.state == "Ongoing" for each in world.emulator.transactions())
+
+
+def die_in_doubt(world: World, how: How, number: int) -> None:
+    """Write an event by a process that is killed when the database has committed."""
+    script = in_another_process(
+        world,
+        f"""
+        import os, signal
+
+        def die():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        pause = tested.AtPoint(tested.PausePoint.AFTER_DATABASE_COMMIT, die)
+        tested.Face(world, tested.How({how.kind!r}, is_pool=True), pause).write({number})
+        """,
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def live_for_one_block(world: World, how: How, number: int) -> None:
+    face = Face(world, how)
+    face.write(number)
+    face.close()
+
+
+@pytest.fixture(params=["_resolve_for_ever", "resolve_once"], ids=["before the resolver", "before the sweep"])
+def stopped_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a background come to its first sweep only when it is stopped."""
+    original = getattr(PoolMaintenance, request.param)
+
+    async def late(self: PoolMaintenance, *args: Any, **settings: Any) -> Any:
+        while not self._stopped:
+            await self._resolver_bell.wait(LONG_S)
+        self._resolver_bell.ring()
+        return await original(self, *args, **settings)
+
+    monkeypatch.setattr(PoolMaintenance, request.param, late)
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.usefixtures("stopped_early")
+@pytest.mark.parametrize("how", [how for how in POOLS if not how.kind.startswith("asyncpg")], ids=str)
+def test_processes_of_one_block_complete_what_dead_ones_left(world: World, how: How) -> None:
+    """Each completes one."""
+    die_in_doubt(world, how, 1)
+    die_in_doubt(world, how, 2)
+    expire_leases(world)
+    live_for_one_block(world, how, 3)
+    assert [has_owner for has_owner, _ in leases_of(world)] == [False, True, False]
+    live_for_one_block(world, how, 4)
+    assert not any(has_owner for has_owner, _ in leases_of(world))
+    world.assert_both_sides_have(1, 2, 3, 4)
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.usefixtures("stopped_early")
+@pytest.mark.parametrize("how", [SQLALCHEMY_POOL], ids=str)
+def test_an_id_that_cannot_be_recovered_does_not_keep_the_others_open(world: World, how: How) -> None:
+    table = kafka_transaction_state
+    die_in_doubt(world, how, 1)
+    die_in_doubt(world, how, 2)
+    expire_leases(world)
+    is_first = table.c.transactional_id == f"{world.name}-0"
+    of_first = sa.update(table).where(is_first)
+    with world.database.aside.begin() as connection:
+        pair = connection.scalar(sa.select(table.c.prepared_transaction_state).where(is_first))
+        connection.execute(of_first.values(prepared_transaction_state="damaged"))
+    live_for_one_block(world, how, 3)
+    assert [has_owner for has_owner, _ in leases_of(world)] == [True, False, False]
+    with world.database.aside.begin() as connection:
+        connection.execute(of_first.values(prepared_transaction_state=pair))
+    live_for_one_block(world, how, 4)
+    world.assert_both_sides_have(1, 2, 3, 4)
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.usefixtures("stopped_early")
+@pytest.mark.parametrize("how", [SQLALCHEMY_POOL], ids=str)
+def test_a_pool_that_is_closed_without_time_leaves_dead_processes_alone(world: World, how: How) -> None:
+    die_in_doubt(world, how, 1)
+    expire_leases(world)
+    face = Face(world, how)
+    face.write(2)
+    close_within(face, 0)
+    assert [has_owner for has_owner, _ in leases_of(world)] == [True, False]
+    recover_anew(world)
+    world.assert_both_sides_have(1, 2)

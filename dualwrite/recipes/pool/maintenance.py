@@ -16,7 +16,7 @@ from typing import Final
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
-from dualwrite.recipes.core.coordinator import SETTLE_MS
+from dualwrite.recipes.core.coordinator import SETTLE_MS, DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transactional_id_of
 from dualwrite.recipes.core.refused import RefusedBlock
@@ -81,6 +81,8 @@ class PoolMaintenance:
         """Whether `close` has stopped waiting for the resolver, which begins no further attempt then."""
         self._left_in_hand = False
         """Whether `close` leaves the slots in the resolver's hand to the resolver."""
+        self._has_swept = False
+        """Whether a sweep has looked at the leases of dead processes, so that `close` owes them none."""
         self._dead_refused: dict[int, tuple[RefusedBlock, float]] = {}
         """By slot: the block of a dead process that Kafka refuses, and when to try again, by the monotonic clock."""
 
@@ -110,10 +112,10 @@ class PoolMaintenance:
         self._resolver_bell.ring()
 
     async def stop(self, deadline_s: float) -> None:
-        """Have the resolver make one last attempt at the open slots, and end the background.
+        """Have the resolver make one last attempt at the open slots, and the sweep that it has not made yet.
 
         The resolver is waited for until `deadline_s`, and no longer. The leases are renewed meanwhile, so that no other
-        process begins to recover the same slots.
+        process begins to recover the same slots. Then the background ends.
         """
         self._last_attempt_until_s = deadline_s
         if self._background is None:
@@ -175,7 +177,7 @@ class PoolMaintenance:
             await self.give_up_all()
 
     async def _attempt_last(self) -> None:
-        """Make one attempt at each slot that is aside, unless Kafka is known to be away."""
+        """Make one attempt at each slot that is aside, and the first sweep, unless Kafka is known to be away."""
         errors: list[Exception] = []
         places = self._registry.places()
         if places.set_aside and not self._availability.is_away:
@@ -184,12 +186,19 @@ class PoolMaintenance:
                 errors += (await self._resolve_set_aside())[1]
             except Exception as error:
                 errors.append(error)
+        if self._needs_slots and not self._has_swept and self._has_time_left():
+            errors += (await self._sweep())[1]
         for failure in errors:
             _log.warning(
                 "pool %s: the last attempt to complete transactions in doubt failed: %s",
                 self._prefix,
                 str(failure).partition("\n")[0],
             )
+
+    def _has_time_left(self) -> bool:
+        """Return whether a resolver that is stopped may begin another attempt."""
+        may_begin = not self._is_left and not self._availability.is_away
+        return may_begin and time.monotonic() < self._last_attempt_until_s
 
     async def resolve_once(
         self, *, due_s: float | None = None, sweeps: bool = True
@@ -381,8 +390,7 @@ class PoolMaintenance:
     async def _resolve(self, slot: PooledSlot, hand: Hand) -> list[Resolution]:
         """Resolve a slot that the caller has in hand; afterwards it is idle, aside, or gone."""
         found: list[Resolution] = []
-        if self._last_attempt_until_s:
-            slot.coordinator.owned.limit_waits(max(1, int((self._last_attempt_until_s - time.monotonic()) * 1000)))
+        self._limit_waits(slot.coordinator, share=1)
         try:
             if self._is_ours_to_resolve(slot):
                 with slot.coordinator.exclusively():
@@ -408,6 +416,12 @@ class PoolMaintenance:
         else:
             await self._part_with(slot, hand)
         return found
+
+    def _limit_waits(self, coordinator: DualWriteCoordinator, *, share: float) -> None:
+        """Let each wait of a last attempt take at most this share of the time that is left."""
+        if self._last_attempt_until_s:
+            left_ms = (self._last_attempt_until_s - time.monotonic()) * 1000
+            coordinator.owned.limit_waits(max(1, int(left_ms * share)))
 
     @staticmethod
     def _is_ours_to_resolve(slot: PooledSlot) -> bool:
@@ -447,7 +461,11 @@ class PoolMaintenance:
             _log.warning("pool %s: a lease could not be released, and will expire", self._prefix, exc_info=True)
 
     async def _sweep(self, *, gives_way: bool = False) -> tuple[list[Resolution], list[Exception]]:
-        """Recover the slots of dead processes, so that live ones can use them."""
+        """Recover the slots of dead processes, so that live ones can use them.
+
+        A sweep that is stopped recovers one more, if there is time: else no process of a fleet would ever recover a
+        slot, if each lives for one block. An error does not count as one, lest all of them try the same slot.
+        """
         found: list[Resolution] = []
         errors: list[Exception] = []
         try:
@@ -456,9 +474,10 @@ class PoolMaintenance:
         except Exception as error:
             pass_on_signal(error)
             return [], [error]
+        self._has_swept = True
         self._forget_refused_but({lease.slot for lease in expired})
         for lease in expired:
-            if self._stopped:
+            if self._stopped and (found or not self._has_time_left()):
                 break
             if self._waits(lease):
                 continue
@@ -494,6 +513,7 @@ class PoolMaintenance:
         if not await self.claims(lease.slot, lambda: self._leases.claim(lease), hand, gives_way=gives_way):
             return []
         coordinator = self._new_coordinator(lease.slot, recovery=True)
+        self._limit_waits(coordinator, share=0.5)  # the row may stay locked, and the next one be free
         clean = False
         try:
             with coordinator.exclusively():
