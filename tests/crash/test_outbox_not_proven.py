@@ -287,15 +287,20 @@ def recovers(pool: PsycopgDualWriter) -> bool:
     return False
 
 
-def test_a_row_of_the_last_batch_was_deleted_by_hand(postgres_server: PostgresServer) -> None:
+@pytest.mark.parametrize(
+    "change",
+    ["DELETE FROM kafka_transaction_outbox WHERE", "UPDATE kafka_transaction_outbox SET records = '1' WHERE"],
+    ids=["deleted", "altered"],
+)
+def test_a_row_of_the_last_batch_was_changed_by_hand(postgres_server: PostgresServer, change: str) -> None:
     with site_on(Tier.BOUNDED, postgres_server) as site:
         scenario = site.scenario
         site.abort_decided()
         site.deny_reading()
-        execute(scenario, "DELETE FROM kafka_transaction_outbox WHERE seq > 0")
+        execute(scenario, f"{change} seq > 0")
         with (
             outbox_pool(scenario) as pool,
-            pytest.raises(StateRowError, match="restore the block from a backup, or give the batch up"),
+            pytest.raises(StateRowError, match=r"restore the block from a backup, .*or give the batch up"),
         ):
             recover(scenario, pool)
         execute(scenario, "UPDATE kafka_transaction_outbox SET prepared_transaction_state = NULL WHERE seq = 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -173,7 +174,13 @@ def test_records_that_are_too_old_for_their_topic_get_a_new_timestamp(
     assert [tuple(header) for header in record.headers] == [(ORIGINAL_TIMESTAMP, b"%d" % two_hours_ago_ms)]
 
 
-@pytest.fixture(params=[b"\x00", None], ids=["damaged", "gone"])
+_WITHOUT_ITS_RECORD: Final = b"\2" + bytes(13) + b"\1"
+
+
+@pytest.fixture(
+    params=[b"\x00", _WITHOUT_ITS_RECORD + zlib.crc32(_WITHOUT_ITS_RECORD).to_bytes(4, "big"), None],
+    ids=["damaged", "malformed", "gone"],
+)
 def damage(request: pytest.FixtureRequest) -> bytes | None:
     """The bytes that replace a block's records."""
     found: bytes | None = request.param

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import zlib
+from contextlib import suppress
+from typing import Final
 
 import pytest
 
@@ -56,7 +59,63 @@ def test_damaged_bytes_are_refused(damage: object) -> None:
         decode(damage(encode(RECORDS, "")))
 
 
-def test_a_later_version_is_refused_by_name() -> None:
-    content = b"\2" + encode(RECORDS, "")[1:-4]
-    with pytest.raises(ValueError, match="version 2"):
-        decode(content + zlib.crc32(content).to_bytes(4, "big"))
+def sealed(content: bytes) -> bytes:
+    return content + zlib.crc32(content).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_is_refused_by_name(version: int) -> None:
+    with pytest.raises(ValueError, match=f"has version {version}, which this version of dualwrite cannot read"):
+        decode(sealed(bytes([version]) + encode(RECORDS, "")[1:-4]))
+
+
+CONTENT: Final = b"\2" + bytes(8) + encode(RECORDS[:3], "name")[9:-4]
+"""A block with a known token, without its checksum."""
+
+FIRST: Final = 15 + len("name")
+"""Where the first record begins: the length of its topic, its partition, its time, the lengths of key and value."""
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (CONTENT + b"1", "its 3 records end at byte"),
+        (CONTENT[:-1], "its 3 records end at byte"),
+        (CONTENT[:FIRST], "requires a buffer"),
+        (CONTENT[:FIRST] + b"\xff\xff" + CONTENT[FIRST + 2 :], "codec can't decode"),
+        (CONTENT[: FIRST + 2] + b"\xff\xff\xff\xfe" + CONTENT[FIRST + 6 :], "record 0 has a negative"),
+        (CONTENT[: FIRST + 14] + b"\xff\xff\xff\xfe" + CONTENT[FIRST + 18 :], "record 0 has a negative"),
+        (CONTENT[: FIRST + 18] + b"\x80\0\0\0" + CONTENT[FIRST + 22 :], "record 0 has a negative"),
+        (CONTENT.replace(b"\xff\xff\xff\xffnull", b"\xff\xff\xff\xfenull"), "record 1 has a header of negative length"),
+        (CONTENT.replace(b"orders", b"\xfforder"), "codec can't decode"),
+    ],
+)
+def test_malformed_bytes_are_refused(content: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=f"{len(content) + 4} bytes are not a block of records: .*{why}"):
+        decode(sealed(content))
+
+
+def altered(content: bytes, chance: random.Random) -> bytes:
+    """Return the bytes with up to four of them replaced by extreme or random ones, removed, or inserted."""
+    at, size = chance.randrange(len(content)), chance.choice([1, 1, 2, 4])
+    put = chance.choice([b"", b"\xff" * size, bytes(size), b"\x80" + bytes(size - 1), chance.randbytes(size)])
+    return content[:at] + put + content[at + chance.choice([0, size, size]) :]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_altered_bytes_are_read_only_if_a_block_may_have_them(seed: int) -> None:
+    """With the right checksum: what is read is written as the same bytes again. Only ValueError refuses."""
+    chance = random.Random(seed)
+    for _ in range(1_000):
+        content = altered(CONTENT, chance)
+        with suppress(ValueError):
+            found = decode(sealed(content))
+            assert encode(found.records, found.partitioner)[9:-4] == content[9:]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_checksum_shows_each_change(seed: int) -> None:
+    chance, block = random.Random(seed), sealed(CONTENT)
+    for damaged in {altered(block, chance) for _ in range(1_000)} - {block}:
+        with pytest.raises(ValueError, match="the checksum differs"):
+            decode(damaged)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from dualwrite.errors import NotProvenError, PreparedTransactionLost
+from dualwrite.errors import NotProvenError, PreparedTransactionLost, StateRowError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
@@ -33,11 +33,17 @@ _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for
 
 
 async def kept(database: DatabaseTransaction, transactional_id: str, row: PreparedTxnState) -> Sequence[BufferedRecord]:
-    """Return the records of the row's transaction if the database keeps them, with the partitions they were sent to."""
+    """Return the records of the row's transaction if the database keeps them, with the partitions they were sent to.
+
+    Raises StateRowError if their rows are gone, or cannot be read.
+    """
     contents, partitions = await database.stored_blocks(transactional_id).last_batch(transactional_id, row)
-    records = [record for content in contents for record in decode(content).records]
-    for record, partition in zip(records, partitions, strict=True):
-        record.partition = partition
+    try:
+        records = [record for content in contents for record in decode(content).records]
+        for record, partition in zip(records, partitions, strict=True):
+            record.partition = partition
+    except ValueError as error:
+        raise _unreadable(transactional_id, row, error) from error
     return records
 
 
@@ -108,4 +114,13 @@ def _not_proven(transactional_id: str, row: PreparedTxnState, why: str) -> NotPr
         f"are there, `dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
         transactional_id=transactional_id,
         prepared_state=str(row),
+    )
+
+
+def _unreadable(transactional_id: str, row: PreparedTxnState, why: ValueError) -> StateRowError:
+    return StateRowError(
+        f"the last batch of the outbox {transactional_id!r}, which it published as {row}, cannot be read from "
+        f"kafka_transaction_outbox: {why}. Nothing was published again: restore the block from a backup, publish it "
+        "with the version of dualwrite that stored it, or give the batch up by emptying prepared_transaction_state of "
+        "the row with seq 0"
     )

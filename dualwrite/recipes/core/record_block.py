@@ -12,25 +12,25 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable
-from struct import Struct
 from typing import Final, NamedTuple
 
 from dualwrite.partitioners import Partitioner, Partitioning, partitioning_named
 from dualwrite.recipes.core.buffer import BufferedRecord
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _CHECKSUM_BYTES: Final = 4
-_HEAD: Final = Struct(">BQHI")
+_HEAD: Final = struct.Struct(">BQHI")
 """The version, the token, the length of the partitioner's name, and the number of records."""
 
 _TOKEN: Final = slice(1, 9)
-_RECORD: Final = Struct(">HiqiiI")
+_RECORD: Final = struct.Struct(">HiqiiI")
 """The length of the topic, the partition, the timestamp, the lengths of key and value, and the number of headers."""
 
-_HEADER: Final = Struct(">Ii")
+_HEADER: Final = struct.Struct(">Ii")
 """The lengths of a header's name and value."""
 
 _NONE: Final = -1
@@ -74,17 +74,28 @@ def token_of(block: bytes) -> str:
 
 
 def decode(block: bytes) -> RecordBlock:
-    """Return the records of a block. Raises ValueError for altered bytes, or those of an unknown version."""
+    """Return the records of a block. Raises ValueError, and nothing else, for bytes that `encode` did not make."""
     content, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
     if len(content) < _HEAD.size or zlib.crc32(content) != int.from_bytes(checksum, "big"):
         raise ValueError(f"{len(block)} bytes are not a block of records: the checksum differs")
-    version, _, size, count = _HEAD.unpack_from(content)
-    if version != _VERSION:
-        raise ValueError(f"the block of records has version {version}, which this version of dualwrite cannot read")
+    if content[0] != _VERSION:
+        raise ValueError(f"the block of records has version {content[0]}, which this version of dualwrite cannot read")
+    try:
+        return _unpacked(content)
+    except (ValueError, struct.error) as error:
+        raise ValueError(f"{len(block)} bytes are not a block of records: {error}") from error
+
+
+def _unpacked(content: bytes) -> RecordBlock:
+    """Return the records in the bytes before the checksum. Raises ValueError or struct.error if they are malformed."""
+    _, _, size, count = _HEAD.unpack_from(content)
     at = _HEAD.size + size
-    partitioner, records = content[_HEAD.size : at].decode(), []
+    partitioner = content[_HEAD.size : at].decode()
+    records: list[BufferedRecord] = []
     for _ in range(count):
         topic_size, partition, timestamp_ms, key_size, value_size, header_count = _RECORD.unpack_from(content, at)
+        if partition < _NONE or key_size < _NONE or value_size < _NONE:
+            raise ValueError(f"record {len(records)} has a negative partition or length")
         topic_at = at + _RECORD.size
         key_at = topic_at + topic_size
         value_at = key_at + max(key_size, 0)
@@ -95,6 +106,8 @@ def decode(block: bytes) -> RecordBlock:
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(header_count):
             title_size, size = _HEADER.unpack_from(content, at)
+            if size < _NONE:
+                raise ValueError(f"record {len(records)} has a header of negative length")
             title_at = at + _HEADER.size
             content_at = title_at + title_size
             at = content_at + max(size, 0)
@@ -102,6 +115,8 @@ def decode(block: bytes) -> RecordBlock:
         records.append(
             BufferedRecord(topic, value, key, headers, None if partition == _NONE else partition, timestamp_ms)
         )
+    if at != len(content):
+        raise ValueError(f"its {count} records end at byte {at}, and not at {len(content)}")
     return RecordBlock(partitioner, records)
 
 
