@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.k28_txn_offset_commit import COORDINATOR_ERRORS
+from dualwrite.broker_emulator.api.offset_commits import COORDINATOR_ERRORS
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.profiles import KeepPrepared
 from dualwrite.broker_emulator.transactions import coordinator as decisions

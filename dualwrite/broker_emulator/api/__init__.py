@@ -1,4 +1,4 @@
-"""The APIs of the broker: one file per API key, such as `k26_end_txn.py`, with its rules and its handler.
+"""The APIs of the broker: a file for each subject, with the handler of each API and its rules.
 
 The handlers import the cluster and the packages that their API concerns. Only the server, the faults and the quotas
 import from here, and only `registry.py` imports handlers. Open first: `registry.py`, then `call.py`, then any API.

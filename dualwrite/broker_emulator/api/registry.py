@@ -1,7 +1,7 @@
 """The APIs that a broker serves, their versions, and the message schemas of each version.
 
-The ApiVersions response is built from `APIS`. An API's handler is in the file with its key and name, such as
-`k26_end_txn.py`, which is loaded at its first request. Message schemas are in `message_schemas.py`.
+The ApiVersions response is built from `APIS`. `FILES` names the file of each API, which is loaded at the first request.
+Message schemas are in `message_schemas.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import cache, cached_property
 from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
@@ -125,11 +125,46 @@ Refusal = Callable[[Any, ErrorCode], Any]
 """Returns the response to a request (`NodeCall`) with one error wherever the response has a field for errors."""
 
 
-class ApiFunctions(Protocol):
-    """The functions in the file of an API; `refuse_partitions` (see `Api`) is optional."""
+@dataclass(slots=True)
+class ApiFunctions:
+    """The functions of an API in its file, such as `handle_end_txn` and `refuse_end_txn`."""
 
     handle: Handler
     refuse: Refusal
+    refuse_partitions: Refusal
+    """One error for each partition, even if `refuse` gives one error for the whole request."""
+
+
+FILES: Final[Mapping[str, tuple[int, ...]]] = {
+    "produce": (0,),
+    "fetch": (1,),
+    "transactions": (22, 26, 65, 66, 61),
+    "transaction_partitions": (24, 25, 27),
+    "offset_commits": (8, 28),
+    "group_offsets": (9, 47),
+    "classic_groups": (11, 12, 13, 14),
+    "group_administration": (15, 16, 42),
+    "consumer_groups": (68, 69),
+    "share_groups": (76, 77),
+    "share_records": (78, 79),
+    "share_states": (83, 84, 85, 86, 87),
+    "share_group_offsets": (90, 91, 92),
+    "acls": (29, 30, 31),
+    "users": (48, 49, 50, 51),
+    "connection": (18, 17, 36),
+    "create_topics": (19, 37),
+    "delete_topics": (20, 21),
+    "configs": (33, 44),
+    "describe_configs": (32, 74),
+    "log_dirs": (35, 34),
+    "replicas": (43, 45, 46),
+    "log_offsets": (2, 23),
+    "metadata": (3, 75),
+    "cluster": (10, 60, 55, 57),
+}
+"""The API keys that each file serves."""
+
+_FILE_OF: Final = {key: file for file, keys in FILES.items() for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,16 +187,10 @@ class Api:
     @cached_property
     def functions(self) -> ApiFunctions:
         """The functions of the API's file, loaded at the first request: most brokers serve only a few of the APIs."""
-        loaded: Any = import_module(f"{__package__}.k{self.key:02d}_{self.schema_name}")
-        functions: ApiFunctions = loaded
-        return functions
-
-    @property
-    def refuse_partitions(self) -> Refusal:
-        """A refusal with one error for each partition, even if `refuse` gives one error for the whole request."""
-        functions = self.functions
-        refusal: Refusal = getattr(functions, "refuse_partitions", functions.refuse)
-        return refusal
+        functions = vars(import_module(f"{__package__}.{_FILE_OF[self.key]}"))
+        refuse = functions[f"refuse_{self.schema_name}"]
+        of_partitions = functions.get(f"refuse_{self.schema_name}_partitions", refuse)
+        return ApiFunctions(functions[f"handle_{self.schema_name}"], refuse, of_partitions)
 
     def max_version_for(self, config: BrokerConfig) -> int:
         """Return the newest version that a broker with `config` serves."""

@@ -1,20 +1,25 @@
-"""Share groups in requests (KIP-932): their level, their acknowledgements, and the partitions that they name."""
+"""Share groups (KIP-932): their members, and the checks that requests about their records share."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.groups import accepted_heartbeat, group_shard, refused_heartbeat, undescribed_group
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import SHARE_VERSION, finalized_level
 from dualwrite.broker_emulator.cluster.topics import Partition, Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Assignment, RefusedError
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.share.group import ASSIGNOR, ShareGroup, ShareMember
 from dualwrite.broker_emulator.share.led_partition import LeaderError, settings_of
+from dualwrite.broker_emulator.share.membership import ShareHeartbeat
 from dualwrite.broker_emulator.share.sessions import SessionPartition
 from dualwrite.broker_emulator.share.share_partition import AcknowledgeError, Acknowledgement
 from dualwrite.broker_emulator.share.state import StateKey
@@ -152,3 +157,165 @@ def offsets_changed(call: NodeCall, error: ErrorCode, message: str | None, rows:
 def refused_offsets(call: NodeCall, error: ErrorCode) -> Any:
     """Build the response to such a request that was refused."""
     return offsets_changed(call, error, None, [])
+
+
+async def handle_share_group_heartbeat(call: NodeCall) -> Any:
+    """Serve ShareGroupHeartbeat (key 76), versions 1-1.
+
+    The only request of a member of a share group (KIP-932): it joins (epoch 0), keeps its session alive, subscribes,
+    and leaves (-1). The member creates its own id.
+
+    * An invalid request, and the empty group id, is 42.
+    * Access: READ on the group (30), DESCRIBE on the topics in the request (29).
+    * Group of another node 16; while loading 14; unknown group, or one of another type 69; unknown member 25; wrong
+      epoch 110; `group.share.max.size` reached 81.
+    * At level 0 of the feature `share.version` everything is 35.
+    """
+    request = call.request
+    if not are_share_groups_on(call):
+        return refuse_share_group_heartbeat(call, ErrorCode.unsupported_version)
+    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
+        return refuse_share_group_heartbeat(call, ErrorCode.group_authorization_failed)
+    if not await _may_describe(call, request.subscribed_topic_names or ()):
+        return refuse_share_group_heartbeat(call, ErrorCode.topic_authorization_failed)
+    try:
+        _check(request)
+        shard = group_shard(call, request.group_id)
+        if isinstance(shard, ErrorCode):
+            return refuse_share_group_heartbeat(call, shard)
+        answer = await shard.share.heartbeat(request.group_id, _heartbeat(call))
+    except RefusedError as refused:
+        return refuse_share_group_heartbeat(call, refused.error, refused.message or None)
+    return accepted_heartbeat(call, answer)
+
+
+async def _may_describe(call: NodeCall, names: Sequence[str]) -> bool:
+    """Return whether the client may see all of the topics."""
+    pace = Pace()
+    for name in names if call.cluster.authorizer else ():
+        await pace.keep()
+        if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            return False
+    return True
+
+
+def _check(request: Any) -> None:
+    """Check the request by itself, in Kafka's order. Raises RefusedError."""
+    if not is_member_id(request.member_id):
+        raise RefusedError(ErrorCode.invalid_request, "")
+    if not request.group_id.strip():
+        raise _invalid("GroupId can't be empty.")
+    if request.rack_id is not None and not request.rack_id.strip():
+        raise _invalid("RackId can't be empty.")
+    if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
+        raise _invalid("SubscribedTopicNames must be set in first request.")
+    if request.member_epoch < LEAVE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+
+
+def _invalid(message: str) -> RefusedError:
+    return RefusedError(ErrorCode.invalid_request, message)
+
+
+def _heartbeat(call: NodeCall) -> ShareHeartbeat:
+    request = call.request
+    names = request.subscribed_topic_names
+    return ShareHeartbeat(
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        rack_id=request.rack_id,
+        subscribed_topics=None if names is None else frozenset(names),
+        client_id=call.client_id or "",
+        client_host=f"/{call.client_host}",
+    )
+
+
+refuse_share_group_heartbeat = refused_heartbeat
+
+
+_HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
+
+
+async def handle_share_group_describe(call: NodeCall) -> Any:
+    """Serve ShareGroupDescribe (key 77), versions 1-1.
+
+    Share groups with their epochs and the assignments of their members (KIP-932).
+
+    * The empty group id 24; an unknown group, or one of another type 69, with a message; group of another node 16;
+      while loading 14.
+    * Access: DESCRIBE on the group (30) and on every topic in an assignment of its members (29).
+    * At level 0 of the feature `share.version` everything is 35.
+    """
+    return _response(call, await mapped(lambda group_id: _describe(call, group_id), call.request.group_ids))
+
+
+def _response(call: NodeCall, groups: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+
+
+def _describe(call: NodeCall, group_id: str) -> Any:
+    if not are_share_groups_on(call):
+        return undescribed_group(call, group_id, ErrorCode.unsupported_version)
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+        return undescribed_group(call, group_id, ErrorCode.group_authorization_failed)
+    shard = group_shard(call, group_id)
+    if isinstance(shard, ErrorCode):
+        return undescribed_group(call, group_id, shard)
+    try:
+        group = shard.share.known(group_id)
+    except RefusedError as refused:
+        return undescribed_group(call, group_id, refused.error, refused.message)
+    if not _are_visible(call, group):
+        return undescribed_group(call, group_id, ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS)
+    is_asked = call.request.include_authorized_operations
+    return call.new.DescribedGroup(
+        error_code=ErrorCode.none,
+        error_message=None,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=ASSIGNOR,
+        members=tuple(_member(call, member) for member in group.members.values()),
+        authorized_operations=call.authorized_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED_FOR,
+    )
+
+
+def _are_visible(call: NodeCall, group: ShareGroup) -> bool:
+    topic_ids = {name.topic_id for member in group.members.values() for name in member.assigned}
+    topics = (call.cluster.topic_by_id(topic_id) for topic_id in topic_ids)
+    return all(
+        call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
+        for topic in topics
+        if topic is not None
+    )
+
+
+def _member(call: NodeCall, member: ShareMember) -> Any:
+    return call.new.Member(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(member.subscribed_topics)),
+        assignment=_assignment(call, member.assigned),
+    )
+
+
+def _assignment(call: NodeCall, assignment: Assignment) -> Any:
+    by_topic: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(assignment):
+        by_topic.setdefault(topic_id, []).append(index)
+    topics = ((call.cluster.topic_by_id(topic_id), indexes) for topic_id, indexes in by_topic.items())
+    return call.new.Assignment(
+        topic_partitions=tuple(
+            call.new.TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=tuple(indexes))
+            for topic, indexes in topics
+            if topic is not None
+        )
+    )
+
+
+def refuse_share_group_describe(call: NodeCall, error: ErrorCode) -> Any:
+    return _response(call, [undescribed_group(call, group_id, error) for group_id in call.request.group_ids])

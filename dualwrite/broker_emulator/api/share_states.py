@@ -1,4 +1,4 @@
-"""The five APIs of the share coordinator in requests, each about the state of some share-partitions (KIP-932)."""
+"""The five APIs of the share coordinator, each about the state of some share-partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.ports import StateError
-from dualwrite.broker_emulator.share.state import StateKey
+from dualwrite.broker_emulator.share.state import UNKNOWN_COUNT, ShareStateUpdate, StateBatch, StateKey
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
-from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 _NO_TOPIC: Final = UUID(int=0)
 """The topic id that the codec reads as None."""
@@ -88,3 +88,159 @@ def refusal(call: NodeCall, result: str, defaults: dict[str, Any], error: ErrorC
             for topic in call.request.topics
         )
     )
+
+
+_INITIALIZE_RESULT = "InitializeStateResult"
+_INITIALIZE_DEFAULTS: dict[str, Any] = {}
+
+
+async def handle_initialize_share_group_state(call: NodeCall) -> Any:
+    """Serve InitializeShareGroupState (key 83), version 0.
+
+    Gives share-partitions a new state, before a group gets them assigned or when their start offsets are altered.
+
+    * An older state epoch than the known one is 124; a negative one, or a negative start offset other than -1, is 42.
+
+    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
+    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
+    * At level 0 of the feature `share.version` everything is 35.
+    """
+    return await for_each_partition(call, _INITIALIZE_RESULT, _INITIALIZE_DEFAULTS, _initialize_work)
+
+
+async def _initialize_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
+    shard.initialize(key, partition.state_epoch, partition.start_offset)
+    return {}
+
+
+def refuse_initialize_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
+    return refusal(call, _INITIALIZE_RESULT, _INITIALIZE_DEFAULTS, error)
+
+
+_READ_RESULT = "ReadStateResult"
+_READ_DEFAULTS: dict[str, Any] = {"state_epoch": 0, "start_offset": 0, "state_batches": ()}
+
+
+async def handle_read_share_group_state(call: NodeCall) -> Any:
+    """Serve ReadShareGroupState (key 84), version 0.
+
+    Reads the state of share-partitions for the leaders of the partitions, which fences older leaders.
+
+    * No state 42, with a message; an older leader epoch than the known one 74, a negative one 42.
+    * A partition named twice has one row, as in the other four APIs.
+    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
+    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
+    * At level 0 of the feature `share.version` everything is 35.
+    """
+
+    async def with_batches(fields: dict[str, Any]) -> dict[str, Any]:
+        batches = await mapped(lambda batch: call.new.StateBatch(**batch._asdict()), fields["state_batches"])
+        return {**fields, "state_batches": tuple(batches)}
+
+    return await for_each_partition(call, _READ_RESULT, _READ_DEFAULTS, _read_work, with_batches)
+
+
+async def _read_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
+    state = shard.read(key, partition.leader_epoch)
+    return {"state_epoch": state.state_epoch, "start_offset": state.start_offset, "state_batches": state.batches}
+
+
+def refuse_read_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
+    return refusal(call, _READ_RESULT, _READ_DEFAULTS, error)
+
+
+_WRITE_RESULT = "WriteStateResult"
+_WRITE_DEFAULTS: dict[str, Any] = {}
+
+
+async def handle_write_share_group_state(call: NodeCall) -> Any:
+    """Serve WriteShareGroupState (key 85), versions 0-1.
+
+    Writes leaders' changes of the state of share-partitions.
+
+    * v1: the number of records whose delivery is complete (KIP-1226).
+    * No state, or a negative epoch, 42, with a message; an older leader epoch than the known one 74, an older state
+      epoch 124.
+    * Offsets, states and counts that no leader writes are 42, with a message: Kafka stores them, and its leaders fail
+      when they read them. A state too large for a record is -1.
+
+    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
+    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
+    * At level 0 of the feature `share.version` everything is 35.
+    """
+    return await for_each_partition(call, _WRITE_RESULT, _WRITE_DEFAULTS, _write_work)
+
+
+async def _write_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
+    batches = tuple(await mapped(_batch, partition.state_batches))
+    count = getattr(partition, "delivery_complete_count", UNKNOWN_COUNT)
+    update = ShareStateUpdate(partition.leader_epoch, partition.start_offset, count, batches)
+    if shard.is_large(key, update):
+        await shard.write_large(key, partition.state_epoch, update)
+    else:
+        shard.write(key, partition.state_epoch, update)
+    return {}
+
+
+def _batch(batch: Any) -> StateBatch:
+    return StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+
+
+def refuse_write_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
+    return refusal(call, _WRITE_RESULT, _WRITE_DEFAULTS, error)
+
+
+_DELETE_RESULT = "DeleteStateResult"
+_DELETE_DEFAULTS: dict[str, Any] = {}
+
+
+async def handle_delete_share_group_state(call: NodeCall) -> Any:
+    """Serve DeleteShareGroupState (key 86), version 0.
+
+    Deletes the state of share-partitions, if there is any.
+
+    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
+    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
+    * At level 0 of the feature `share.version` everything is 35.
+    """
+    return await for_each_partition(call, _DELETE_RESULT, _DELETE_DEFAULTS, _delete_work)
+
+
+async def _delete_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
+    shard.delete(key)
+    return {}
+
+
+def refuse_delete_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
+    return refusal(call, _DELETE_RESULT, _DELETE_DEFAULTS, error)
+
+
+_SUMMARY_RESULT = "ReadStateSummaryResult"
+_SUMMARY_DEFAULTS: dict[str, Any] = {
+    "state_epoch": 0,
+    "leader_epoch": 0,
+    "start_offset": 0,
+    "delivery_complete_count": -1,
+}
+
+
+async def handle_read_share_group_state_summary(call: NodeCall) -> Any:
+    """Serve ReadShareGroupStateSummary (key 87), versions 0-1.
+
+    Reads the epochs and start offsets in the state of share-partitions; without a state the start offset is -1.
+
+    * v1: the number of records whose delivery is complete (KIP-1226).
+
+    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
+    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
+    * At level 0 of the feature `share.version` everything is 35.
+    """
+    return await for_each_partition(call, _SUMMARY_RESULT, _SUMMARY_DEFAULTS, _summary_work)
+
+
+async def _summary_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
+    return shard.summary(key)._asdict()
+
+
+def refuse_read_share_group_state_summary(call: NodeCall, error: ErrorCode) -> Any:
+    return refusal(call, _SUMMARY_RESULT, _SUMMARY_DEFAULTS, error)

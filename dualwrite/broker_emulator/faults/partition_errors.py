@@ -52,7 +52,7 @@ async def answer_with_partition_error(
     """Apply `call` without the selected part, and return one response for both parts."""
     request = _without_waiting(call.request)
     selected, rest = (_part(call, request, topic, partition, keep) for keep in (True, False))
-    refuse = call.api.refuse_partitions
+    refuse = call.api.functions.refuse_partitions
     refused = None if selected is None else refuse(replace(call, request=selected), error)
     applied = None if rest is None else await apply(replace(call, request=rest))
     if refused is None or applied is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.call import Call, CloseConnectionError
-from dualwrite.broker_emulator.api.k18_api_versions import unsupported_version_body
+from dualwrite.broker_emulator.api.connection import unsupported_version_body
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, Api, Schema, Served, schema
 from dualwrite.broker_emulator.faults.service import serve_with_faults

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.api.k00_produce import ADD_PARTITION, DEFAULT_ERROR, GENERIC_ERROR_SUPPORTED, error_table
+from dualwrite.broker_emulator.api.produce import ADD_PARTITION, DEFAULT_ERROR, GENERIC_ERROR_SUPPORTED, error_table
 from tests.emulator.api.raw_client import (
     RawClient,
     batch_of,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -267,16 +266,18 @@ def test_the_whole_range_of_the_codec_is_served_and_the_docstring_says_so(api: A
     assert (api.min_version, api.max_version) == (min(offered), max(offered))
     assert api_key_map[api.key] == api.schema_name
     assert KEYS[api.schema_name] == api.key
-    module = import_module(f"dualwrite.broker_emulator.api.k{api.key:02d}_{api.schema_name}")
     versions = f"{api.min_version}-{api.max_version}" if api.max_version else "0"
-    header = re.fullmatch(r"(\w+) \(key (\d+)\), versions? ([\d-]+)\.", (module.__doc__ or "").split("\n")[0])
-    assert header is not None, module.__doc__
+    documentation = api.functions.handle.__doc__ or ""
+    header = re.fullmatch(r"Serve (\w+) \(key (\d+)\), versions? ([\d-]+)\.", documentation.split("\n")[0])
+    assert header is not None, documentation
     assert header.groups() == (api.schema_name.title().replace("_", ""), str(api.key), versions)
 
 
-def test_every_file_of_an_api_is_served() -> None:
-    files = {path.stem for path in Path(registry.__file__).parent.glob("k*.py")}
-    assert files == {f"k{api.key:02d}_{api.schema_name}" for api in APIS.values()}
+def test_every_handler_is_served() -> None:
+    files = {path.stem: path.read_text() for path in Path(registry.__file__).parent.glob("*.py")}
+    handlers = {(file, name) for file, text in files.items() for name in re.findall(r"def handle_(\w+)", text)}
+    assert handlers == {(file, APIS[key].schema_name) for file, keys in registry.FILES.items() for key in keys}
+    assert sorted(key for keys in registry.FILES.values() for key in keys) == sorted(APIS)
 
 
 def advertised(client: RawClient) -> dict[str, tuple[int, int]]:

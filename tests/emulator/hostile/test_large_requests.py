@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.api import k32_describe_configs
+from dualwrite.broker_emulator.api import describe_configs
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from tests.emulator.api.raw_client import KEYS, RawClient, fetch_fields, milliseconds, plain_batch, request_parts
@@ -322,7 +322,7 @@ def test_an_answer_that_would_be_too_long_closes_the_connection(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the many names costs some bytes, and its settings some thousands."""
-    monkeypatch.setattr(k32_describe_configs, "MAX_SETTINGS", 1000)
+    monkeypatch.setattr(describe_configs, "MAX_SETTINGS", 1000)
     new = request_parts("describe_configs", 4).DescribeConfigsResource
     resources = (new(resource_type=2, resource_name="t", configuration_keys=None),)
     options = {"include_synonyms": False, "include_documentation": False}

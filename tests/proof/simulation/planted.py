@@ -134,7 +134,7 @@ MISTAKES: Final = {
         1389,
         [
             Edit(
-                "dualwrite.broker_emulator.api.k00_produce",
+                "dualwrite.broker_emulator.api.produce",
                 "    return write.partition is not None and not write.partition.log.is_replicated",
                 "    return False",
             )
