@@ -6,12 +6,14 @@ import os
 import random
 import zlib
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
 
+from dualwrite.recipes.core import record_block
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.record_block import decode, encode
+from dualwrite.recipes.core.record_block import decode, encode, token_of
 
 
 def contents(record: BufferedRecord) -> tuple[object, ...]:
@@ -36,6 +38,17 @@ def test_records_are_read_as_they_were_written(records: tuple[BufferedRecord, ..
 
 def test_equal_records_make_different_blocks() -> None:
     assert encode(RECORDS, "") != encode(RECORDS, "")
+
+
+def test_processes_of_one_snapshot_of_memory_differ_by_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def token_at(time_ns: int) -> str:
+        monkeypatch.setattr(record_block, "_tokens", random.Random(1))
+        monkeypatch.setattr(record_block, "time", SimpleNamespace(time_ns=lambda: time_ns))
+        return token_of(encode((), ""))
+
+    now_ns = 1_700_000_000_000_000_000
+    assert token_at(now_ns) == token_at(now_ns), "the generator draws the same number"
+    assert token_at(now_ns) != token_at(now_ns + 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork()")
