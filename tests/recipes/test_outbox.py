@@ -33,6 +33,9 @@ from dualwrite.outcome import Outcome
 from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.own_transactions import in_own_transaction
+from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.stored_blocks import MOST_BYTES_AT_A_TIME
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy import sessions_async
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
@@ -329,10 +332,8 @@ def test_async_sessions_that_the_application_commits(scenario: PsycopgScenario, 
 )
 def test_blocks_that_keep_a_snapshot(request: pytest.FixtureRequest, emulator: Emulator, on: str, level: str) -> None:
     """Blocks that others publish and delete meanwhile do not matter to them."""
-    database = request.getfixturevalue("mariadb" if on == "mariadb" else "postgres")
-    shown: AnyScenario = scenario_of(database, emulator) if on == "psycopg" else elsewhere(database, emulator)
-    source = isolated_source(shown, level)
-    with (PsycopgDualWriter if on == "psycopg" else DualWriter)(source, **settings_for(shown)) as pool:
+    shown = shown_on(on, request, emulator)
+    with isolated_pool(on, shown, level) as pool:
         write(pool, shown, 1)
         with pool.transaction() as tx:
             read(tx, "SELECT 1")
@@ -344,6 +345,38 @@ def test_blocks_that_keep_a_snapshot(request: pytest.FixtureRequest, emulator: E
             put(tx, shown, 4)
         assert tx.outcome is Outcome.STORED
         assert_published(shown, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("on", ["psycopg", "sqlalchemy", "mariadb"])
+def test_the_publisher_keeps_no_snapshot(
+    request: pytest.FixtureRequest, emulator: Emulator, on: str, level: str
+) -> None:
+    """In one transaction it sees each block that is committed meanwhile; in SQLite none can be."""
+    shown = shown_on(on, request, emulator)
+    with isolated_pool(on, shown, level, Outbox(publishes=False)) as pool:
+        of, database = shown.transactional_id, pool.backend.database
+
+        async def seen(transaction: DatabaseTransaction) -> list[int]:
+            await transaction.lock(of, timeout_ms=None)
+            table, found = transaction.stored_blocks(of), []
+            for number in range(3):
+                write(pool, shown, number)
+                found.append(len((await table.waiting(of, max_bytes=MOST_BYTES_AT_A_TIME))[1]))
+            return found
+
+        blocking.run(database.ensure_row(of))
+        assert blocking.run(in_own_transaction(database.begin, seen)) == [1, 2, 3]
+
+
+def shown_on(on: str, request: pytest.FixtureRequest, emulator: Emulator) -> AnyScenario:
+    database = request.getfixturevalue("mariadb" if on == "mariadb" else "postgres")
+    return scenario_of(database, emulator) if on == "psycopg" else elsewhere(database, emulator)
+
+
+def isolated_pool(on: str, shown: AnyScenario, level: str, outbox: Outbox | None = None) -> Any:
+    kind: Any = PsycopgDualWriter if on == "psycopg" else DualWriter
+    return kind(isolated_source(shown, level), **settings_for(shown, outbox))
 
 
 # ---- the pool -------------------------------------------------------------------------------------------------------

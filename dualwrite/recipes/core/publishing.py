@@ -177,6 +177,7 @@ class Publishing:
         if not await diversion.lock():
             return True
         table = database.stored_blocks(owned.transactional_id)
+        # after the lock, which blocks hold up to their commit: it sees all that are committed now
         newest_seq, _ = await table.waiting(owned.transactional_id, max_bytes=0)
         if newest_seq:
             return False

@@ -79,7 +79,8 @@ class StoredBlocks(Protocol):
 
         Before them, return the number of the newest block, or of one that is newer than these; 0 if none is stored.
 
-        Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
+        Sees all blocks that were committed before the call: the transaction keeps no snapshot (READ COMMITTED), or no
+        other one can commit (SQLite). So no block is missed by the holder of a lock that blocks hold while they append.
         """
         return 0, ()
 
