@@ -51,6 +51,7 @@ def test_these_do_nothing_to_it(text: str, grammar: Grammar) -> None:
     [
         ("SELECT $$; COMMIT; $$", POSTGRES),
         ("SELECT $a$; $$ COMMIT; $a$; SELECT 1", POSTGRES),
+        ("SELECT $a$; COMMIT", POSTGRES),
         (r"SELECT E'it\'s; COMMIT; '", POSTGRES),
         ("PREPARE s AS SELECT 1", POSTGRES),
         ("RESET search_path; ALTER ROLE r RESET ALL", POSTGRES),

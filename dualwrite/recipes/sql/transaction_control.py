@@ -159,13 +159,15 @@ _REST_OF_MYSQL: Final = _REST.replace("['", "['`")
 # In PostgreSQL an E'' string goes on after a line break, and a dollar quote ends with the tag with which it began
 _PIECE: Final = r"'(?>(?:[^'\\]+|\\.|'')*)'"
 _E_STRING: Final = rf"[eE]{_PIECE}(?>(?:(?>(?:\s|--[^\n\r]*+)*){_PIECE})*)"
-_DOLLAR: Final = r"(?P<tag>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$).*?(?P=tag)"
+_TAG: Final = r"\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*+)?\$"
+_DOLLAR: Final = rf"(?P<tag>{_TAG}).*?(?P=tag)"
+_REST_OF_POSTGRES: Final = _REST.replace("(?P<open>", f"(?P<open>{_TAG}|")
 _WORD: Final = r"[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*+"
 
 
 def _postgres(string: str) -> str:
     blank = rf"(?P<blank>{_SPACE}|--[^\n\r]*+|/\*(?>(?:[^*/]+|\*+(?!/)|/+(?!\*))*)\*/)|(?P<hidden>/\*)"
-    return rf"{blank}|(?P<text>{_E_STRING}|{string}|{_NAME}|{_WORD}|{_DOLLAR})|{_REST}"
+    return rf"{blank}|(?P<text>{_E_STRING}|{string}|{_NAME}|{_WORD}|{_DOLLAR})|{_REST_OF_POSTGRES}"
 
 
 def _mysql(string: str, quoted: str) -> str:
@@ -209,7 +211,7 @@ def _grammar(harmless: str, readings: tuple[str, ...], *refused: Refused, **more
     flags = re.IGNORECASE | re.ASCII | re.DOTALL
     return Grammar(
         re.compile(rf"[\s(]*+(?:{harmless})", flags),
-        re.compile(rf";[\s;(]*+(?!{harmless})[^\s;]", flags),
+        re.compile(rf";[\s(]*+(?!{harmless})[^\s;]", flags),
         tuple(re.compile(reading, re.ASCII | re.DOTALL) for reading in readings),
         refused,
         **more,
