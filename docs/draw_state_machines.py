@@ -13,8 +13,8 @@ from dualwrite.broker_emulator.groups.consumer.states import (
     ConsumerGroupState,
     MemberState,
 )
-from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
-from dualwrite.broker_emulator.security.login_states import NEXT_STATES, State
+from dualwrite.broker_emulator.groups.group import VALID_PREVIOUS_STATES, GroupState
+from dualwrite.broker_emulator.security.login import NEXT_STATES, State
 from dualwrite.broker_emulator.share.states import NEXT_GROUP_STATES as NEXT_SHARE_GROUP_STATES
 from dualwrite.broker_emulator.share.states import NEXT_RECORD_STATES, RecordState, ShareGroupState
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
@@ -117,7 +117,7 @@ def page() -> str:
     """Return the whole page."""
     parts = [
         ("The transaction coordinator", "dualwrite/broker_emulator/transactions/states.py", mermaid_diagram()),
-        ("A group of the classic protocol", "dualwrite/broker_emulator/groups/states.py", group_diagram()),
+        ("A group of the classic protocol", "dualwrite/broker_emulator/groups/group.py", group_diagram()),
         ("A consumer group (KIP-848)", "dualwrite/broker_emulator/groups/consumer/states.py", consumer_group_diagram()),
         (
             "A member of a consumer group",
@@ -126,7 +126,7 @@ def page() -> str:
         ),
         ("A share group (KIP-932)", "dualwrite/broker_emulator/share/states.py", share_group_diagram()),
         ("A record of a share group", "dualwrite/broker_emulator/share/states.py", share_record_diagram()),
-        ("The login of a connection", "dualwrite/broker_emulator/security/login_states.py", login_diagram()),
+        ("The login of a connection", "dualwrite/broker_emulator/security/login.py", login_diagram()),
         ("The producer", "dualwrite/client/transactions/states.py", producer_diagram()),
         (
             "A transactional id in a DualWriter",

@@ -19,14 +19,13 @@ from dualwrite.broker_emulator.cluster.clearing import clear
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
-from dualwrite.broker_emulator.cluster.timers import ConfiguredTimers
+from dualwrite.broker_emulator.cluster.periodic_work import ConfiguredTimers, LogMaintenance
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults.registry import Faults
 from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot, snapshot
-from dualwrite.broker_emulator.log.maintenance import LogMaintenance
+from dualwrite.broker_emulator.log.reading import visible_records
 from dualwrite.broker_emulator.log.record_batch import Record
-from dualwrite.broker_emulator.log.visible_records import visible_records
 from dualwrite.broker_emulator.monkey_patches import assert_unpatched
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.pause_points import Match, PausePoint

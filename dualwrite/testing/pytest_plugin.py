@@ -169,7 +169,7 @@ def _new_emulator(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
 
 def _make(settings: dict[str, Any], where: str) -> Emulator:
     from dualwrite.broker_emulator.emulator import Emulator
-    from dualwrite.broker_emulator.suggestions import did_you_mean
+    from dualwrite.broker_emulator.text import did_you_mean
 
     known = inspect.signature(Emulator).parameters
     for name in settings.keys() - known.keys():

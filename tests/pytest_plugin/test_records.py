@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import Producer
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.log.reading import uncompressed
 from dualwrite.broker_emulator.log.record_batch import (
     CorruptRecordError,
     UnsupportedCompressionError,
     build_batch,
     parse_header,
 )
-from dualwrite.broker_emulator.log.visible_records import uncompressed
 from dualwrite.broker_emulator.slices import at_once
 from tests.support.topics import read_topic
 

@@ -1,7 +1,12 @@
-"""Settings altered: access to the resources with settings, the sources of values, and each kind's rules."""
+"""Settings altered: access to the resources with settings, the sources of values, and each kind's rules.
+
+Levels of Python's loggers are Kafka's BROKER_LOGGER resources (KIP-412): `root` is the root of the emulator's loggers,
+not of the process, so requests cannot change other loggers. All nodes share them, until the process ends.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,7 +18,6 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs import changes as config_changes
-from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import (
     ALL_BROKERS,
     AlterationError,
@@ -147,14 +151,14 @@ def _alter_loggers(call: NodeCall, name: str, changes: Sequence[Change], is_incr
     if not is_incremental:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {int(ConfigResource.BROKER_LOGGER)}")
     check_is_this_node(call, name, "Unexpected node id. Expected {}, but received {}")
-    known = loggers.levels()
+    known = logger_levels()
     yield
     for change in changes:
         _check_logger(change, known)
     yield
     if not call.request.validate_only:
         for change in changes:
-            loggers.set_level(change.name, None if change.operation == Operation.DELETE else change.value)
+            _set_logger_level(change.name, None if change.operation == Operation.DELETE else change.value)
 
 
 def _check_logger(change: Change, known: Mapping[str, str]) -> None:
@@ -166,13 +170,13 @@ def _check_logger(change: Change, known: Mapping[str, str]) -> None:
         )
     if name not in known:
         raise AlterationError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
-    if operation == Operation.DELETE and name == loggers.ROOT:
+    if operation == Operation.DELETE and name == _ROOT_LOGGER:
         raise AlterationError(ErrorCode.invalid_request, "Removing the log level of the root logger is not allowed")
-    if operation == Operation.SET and level not in loggers.LEVELS:
+    if operation == Operation.SET and level not in _LOGGER_LEVELS:
         raise AlterationError(
             ErrorCode.invalid_config,
             f"Cannot set the log level of {name} to {level} as it is not a supported log level. Valid log levels are "
-            f"{', '.join(loggers.LEVELS)}",
+            f"{', '.join(_LOGGER_LEVELS)}",
         )
 
 
@@ -284,3 +288,43 @@ def _incremental_changes(resource: Any) -> list[Change]:
 
 
 refuse_incremental_alter_configs = refuse_alterations
+
+
+_ROOT_LOGGER: Final = "root"
+_PACKAGE: Final = "dualwrite.broker_emulator"
+
+_LOGGER_LEVELS: Final[Mapping[str, int]] = {
+    "DEBUG": logging.DEBUG,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+    "INFO": logging.INFO,
+    "TRACE": 5,
+    "WARN": logging.WARNING,
+}
+"""Python's levels by Kafka's names, in alphabetical order."""
+
+
+def logger_levels() -> dict[str, str]:
+    """Return the level of every logger of the emulator."""
+    names = sorted(
+        name
+        for name, logger in logging.Logger.manager.loggerDict.items()
+        if name.startswith(f"{_PACKAGE}.") and isinstance(logger, logging.Logger)
+    )
+    return {name: _level_name(_logger(name)) for name in (_ROOT_LOGGER, *names)}
+
+
+def _set_logger_level(name: str, level: str | None) -> None:
+    """Set the level of a logger, or (None) inherit its parent's."""
+    _logger(name).setLevel(logging.NOTSET if level is None else _LOGGER_LEVELS[level])
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(_PACKAGE if name == _ROOT_LOGGER else name)
+
+
+def _level_name(logger: logging.Logger) -> str:
+    level = logger.getEffectiveLevel()
+    lower = [number for number in _LOGGER_LEVELS.values() if number <= level]
+    number = max(lower, default=_LOGGER_LEVELS["TRACE"])
+    return next(name for name, value in _LOGGER_LEVELS.items() if value == number)

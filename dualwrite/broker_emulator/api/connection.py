@@ -15,8 +15,7 @@ from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.profiles import Profile
-from dualwrite.broker_emulator.security.login import LoginFailedError
-from dualwrite.broker_emulator.security.login_states import RequestKind
+from dualwrite.broker_emulator.security.login import LoginFailedError, RequestKind
 
 _NO_NODE = -1
 _LEGAL_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -120,7 +119,7 @@ def refuse_api_versions(call: NodeCall, error: ErrorCode) -> Any:
 async def handle_sasl_handshake(call: NodeCall) -> Any:
     """Serve SaslHandshake (key 17), versions 0-1.
 
-    Chooses the mechanism of a login (KIP-43). `security/login_states.py` has the states of a connection in which it is
+    Chooses the mechanism of a login (KIP-43). `security/login.py` has the states of a connection in which it is
     served.
 
     * v1: SaslAuthenticate requests follow. v0: the client's tokens follow in frames of their own (KIP-152).
@@ -147,7 +146,7 @@ def refuse_sasl_handshake(call: NodeCall, error: ErrorCode) -> Any:
 async def handle_sasl_authenticate(call: NodeCall) -> Any:
     """Serve SaslAuthenticate (key 36), versions 0-2.
 
-    One token of a login (KIP-152). `security/login_states.py` has the states of a connection in which it is served.
+    One token of a login (KIP-152). `security/login.py` has the states of a connection in which it is served.
 
     * v1: SessionLifetimeMs is the lifetime of the login, 0 without a limit (KIP-368). v2 is flexible.
     * A failed login is 58 with Kafka's message, and then the connection closes.

@@ -8,10 +8,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.call import CloseConnectionError
-from dualwrite.broker_emulator.api.configs import check_access, check_is_this_node, known_topic, layers_of
+from dualwrite.broker_emulator.api.configs import (
+    check_access,
+    check_is_this_node,
+    known_topic,
+    layers_of,
+    logger_levels,
+)
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.configs import loggers
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlterationError, ConfigResource
 from dualwrite.broker_emulator.configs.description import (
     Entry,
@@ -92,7 +97,7 @@ def _of_loggers(call: NodeCall, name: str) -> Sequence[Entry]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Broker id must not be empty")
     check_is_this_node(call, name, "Unexpected broker id, expected {} but received {}", called="Broker")
-    return logger_entries(loggers.levels())
+    return logger_entries(logger_levels())
 
 
 def _of_client_metrics(call: NodeCall, name: str) -> Sequence[Entry]:

@@ -21,9 +21,9 @@ from dualwrite.broker_emulator.api.topics import (
     requested_topic,
     topic_reference,
 )
+from dualwrite.broker_emulator.cluster.replication import wait_for_advance
 from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.advance import wait_for_advance
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.results import ReadResult
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType

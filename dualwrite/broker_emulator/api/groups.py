@@ -1,4 +1,4 @@
-"""Groups in requests: finding a group, and responses to heartbeats and descriptions of groups."""
+"""Groups in requests: found, described, listed, deleted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.groups.consumer.group import Assignment, HeartbeatResponse
+from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, Assignment, ConsumerGroup, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.topics import by_id_and_index
+from dualwrite.broker_emulator.groups.group import Group, GroupState, Member
 from dualwrite.broker_emulator.groups.shard import GroupShard
-from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.share.group import ShareGroup
+from dualwrite.broker_emulator.slices import Pace, mapped, selected
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -81,4 +84,195 @@ def undescribed_group(call: NodeCall, group_id: str, error: ErrorCode, message: 
         assignor_name="",
         members=(),
         authorized_operations=NOT_ASKED_FOR,
+    )
+
+
+_UNKNOWN_GROUP_VERSION = 6
+
+
+async def handle_describe_groups(call: NodeCall) -> Any:
+    """Serve DescribeGroups (key 15), versions 0-6.
+
+    State, protocol and members of groups.
+
+    * v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, or one of
+      KIP-848, is 69 with a message (KIP-1043). Before, it is Dead without an error.
+    * Only a stable group has metadata; while it rebalances, members have their last assignment (kafka-3.9: none).
+    * Group of another node 16; while loading 14.
+    * Access: DESCRIBE on the group (30).
+    * v6 is hidden by the profile kafka-3.9.
+    """
+    return _described_response(call, await mapped(lambda group_id: _describe(call, group_id), call.request.groups))
+
+
+def _described_response(call: NodeCall, groups: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+
+
+def _describe(call: NodeCall, group_id: str) -> Any:
+    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+        return _error(call, group_id, ErrorCode.group_authorization_failed)
+    shard = group_shard(call, group_id, allow_empty_id=True)
+    if isinstance(shard, ErrorCode):
+        return _error(call, group_id, shard)
+    group = shard.groups.get(group_id)
+    if shard.has_share_group(group_id) or isinstance(group, ConsumerGroup):
+        return _unknown(call, group_id, f"Group {group_id} is not a classic group.")
+    if group is None:
+        return _unknown(call, group_id, f"Group {group_id} not found.")
+    return _described(
+        call,
+        group_id,
+        group_state=group.state,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if group.is_in(GroupState.STABLE) else "",
+        members=tuple(_member(call, group, member) for member in group.members.values()),
+    )
+
+
+def _member(call: NodeCall, group: Group, member: Member) -> Any:
+    is_stable = group.is_in(GroupState.STABLE)
+    shows_last = call.cluster.config.behaviours.assignments_outlast_generations
+    return call.new.DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+        member_assignment=member.assignment if is_stable or shows_last else b"",
+    )
+
+
+def _unknown(call: NodeCall, group_id: str, message: str) -> Any:
+    if call.version < _UNKNOWN_GROUP_VERSION:
+        return _described(call, group_id, group_state=GroupState.DEAD)
+    return _described(
+        call,
+        group_id,
+        error_code=ErrorCode.group_id_not_found,
+        error_message=message,
+        group_state=GroupState.DEAD,
+    )
+
+
+def _error(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
+    return _described(call, group_id, error_code=error)
+
+
+def _described(call: NodeCall, group_id: str, **values: Any) -> Any:
+    is_requested = getattr(call.request, "include_authorized_operations", False)
+    is_included = is_requested and values.get("error_code", ErrorCode.none) is ErrorCode.none
+    operations = call.authorized_operations(ResourceType.GROUP, group_id) if is_included else NOT_ASKED_FOR
+    defaults = {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "group_state": "",
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": (),
+        "authorized_operations": operations,
+    }
+    return call.new.DescribedGroup(group_id=group_id, **{**defaults, **values})
+
+
+def refuse_describe_groups(call: NodeCall, error: ErrorCode) -> Any:
+    return _described_response(call, [_error(call, group_id, error) for group_id in call.request.groups])
+
+
+async def handle_list_groups(call: NodeCall) -> Any:
+    """Serve ListGroups (key 16), versions 0-5.
+
+    The groups that this node coordinates; clients send it to every node.
+
+    * v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; an unknown state or
+      type matches no group.
+    * Access: without DESCRIBE on the cluster, only groups that the client may DESCRIBE are listed.
+    * While groups of this node are loading, the response is 14.
+    """
+    groups = call.node.groups
+    if groups.is_loading:
+        return await call.refused(ErrorCode.coordinator_load_in_progress)
+    states = _lowered(getattr(call.request, "states_filter", ()))
+    types = _lowered(getattr(call.request, "types_filter", ()))
+    listed: list[AnyGroup | ShareGroup] = [group for shard in groups.shards() for group in shard.groups.values()]
+    listed += [group for shard in groups.shards() for group in shard.share.groups.values()]
+    shows_all = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER, is_logged=False)
+
+    def is_wanted(group: AnyGroup | ShareGroup) -> bool:
+        is_named = (not states or group.state.lower() in states) and (not types or _type(group) in types)
+        return is_named and (shows_all or _is_shown(call, group))
+
+    wanted = await selected(is_wanted, listed)
+    return _listed_response(call, await mapped(lambda group: _listed_row(call, group), wanted))
+
+
+def _type(group: AnyGroup | ShareGroup) -> str:
+    if isinstance(group, ShareGroup):
+        return "share"
+    return "consumer" if isinstance(group, ConsumerGroup) else "classic"
+
+
+def _is_shown(call: NodeCall, group: AnyGroup | ShareGroup) -> bool:
+    return call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, is_logged=False)
+
+
+def _lowered(names: Any) -> frozenset[str]:
+    return frozenset(name.strip().lower() for name in names)
+
+
+def _listed_row(call: NodeCall, group: AnyGroup | ShareGroup) -> Any:
+    return call.new.ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state,
+        group_type=_type(group),
+    )
+
+
+def _listed_response(call: NodeCall, rows: list[Any], error: ErrorCode = ErrorCode.none) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, groups=tuple(rows))
+
+
+def refuse_list_groups(call: NodeCall, error: ErrorCode) -> Any:
+    return _listed_response(call, [], error)
+
+
+async def handle_delete_groups(call: NodeCall) -> Any:
+    """Serve DeleteGroups (key 42), versions 0-3.
+
+    Deletes groups without members, with all their offsets, including those pending in transactions, and share state.
+
+    * v2 flexible; v3 has a message beside the error, which Kafka leaves empty for such groups (observed: 4.4.0). v3 is
+      hidden by the profiles kafka-4.3 and kafka-3.9.
+    * Access: DELETE on the group (30).
+    * Unknown group 69; group with members 68; group of another node 16; while loading 14.
+    """
+    rows = []
+    pace = Pace()
+    for group_id in dict.fromkeys(call.request.groups_names):
+        await pace.keep()
+        rows.append(_deleted_row(call, group_id, await _delete(call, group_id)))
+    return _deleted_response(call, rows)
+
+
+async def _delete(call: NodeCall, group_id: str) -> ErrorCode:
+    if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
+        return ErrorCode.group_authorization_failed
+    shard = group_shard(call, group_id, allow_empty_id=True)
+    if isinstance(shard, ErrorCode):
+        return shard
+    return await shard.share.delete_group(group_id) if group_id in shard.share.groups else shard.delete_group(group_id)
+
+
+def _deleted_row(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
+    return call.new.DeletableGroupResult(group_id=group_id, error_code=error)
+
+
+def _deleted_response(call: NodeCall, rows: list[Any]) -> Any:
+    return call.new.response(throttle_time=NO_THROTTLE, results=tuple(rows))
+
+
+def refuse_delete_groups(call: NodeCall, error: ErrorCode) -> Any:
+    return _deleted_response(
+        call, [_deleted_row(call, group_id, error) for group_id in dict.fromkeys(call.request.groups_names)]
     )

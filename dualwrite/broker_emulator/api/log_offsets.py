@@ -17,7 +17,7 @@ from dualwrite.broker_emulator.api.topics import (
     requested_topic,
 )
 from dualwrite.broker_emulator.cluster.topics import Partition, Topic
-from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd
+from dualwrite.broker_emulator.log.offset_lookup import UNKNOWN_EPOCH, EpochEnd
 from dualwrite.broker_emulator.log.record_batch import RecordTooLargeError
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType

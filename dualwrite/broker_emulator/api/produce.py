@@ -21,10 +21,15 @@ from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_u
 from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.compression import ZSTD
-from dualwrite.broker_emulator.log.framing import ProducedBatch, read_produced
 from dualwrite.broker_emulator.log.record_batch import TRANSACTIONAL, BatchHeader
 from dualwrite.broker_emulator.log.results import AppendResult
-from dualwrite.broker_emulator.log.validation import CheckedContents, check_contents_at_once, check_contents_in_thread
+from dualwrite.broker_emulator.log.validation import (
+    CheckedContents,
+    ProducedBatch,
+    check_contents_at_once,
+    check_contents_in_thread,
+    read_produced,
+)
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import Pace, mapped

@@ -18,9 +18,13 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from dualwrite.broker_emulator.api.message_schemas import request_schema, response_schema, versions_of
+from dualwrite.broker_emulator.api.message_schemas import (
+    request_schema,
+    response_schema,
+    versions_of,
+    without_unknown_tags,
+)
 from dualwrite.broker_emulator.api.request_bounds import Check, bounds_check, lengths_check
-from dualwrite.broker_emulator.api.unknown_tags import without_unknown_tags
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.metrics.counters import errors_of
 from dualwrite.broker_emulator.net.codec import builder, cut_long_texts, writer
@@ -143,7 +147,7 @@ FILES: Final[Mapping[str, tuple[int, ...]]] = {
     "offset_commits": (8, 28),
     "group_offsets": (9, 47),
     "classic_groups": (11, 12, 13, 14),
-    "group_administration": (15, 16, 42),
+    "groups": (15, 16, 42),
     "consumer_groups": (68, 69),
     "share_groups": (76, 77),
     "share_records": (78, 79),

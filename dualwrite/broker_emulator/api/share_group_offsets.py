@@ -21,8 +21,7 @@ from dualwrite.broker_emulator.groups.consumer.group import RefusedError
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.groups_service import AlteredOffset
-from dualwrite.broker_emulator.share.ports import StateError
-from dualwrite.broker_emulator.share.state import NO_OFFSET, NO_SUMMARY, UNKNOWN_COUNT, StateKey, Summary
+from dualwrite.broker_emulator.share.state import NO_OFFSET, NO_SUMMARY, UNKNOWN_COUNT, StateError, StateKey, Summary
 from dualwrite.broker_emulator.slices import Pace, mapped
 
 

@@ -18,9 +18,9 @@ from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Assignment, RefusedError
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 from dualwrite.broker_emulator.share.group import ASSIGNOR, ShareGroup, ShareMember
+from dualwrite.broker_emulator.share.leader import SessionPartition
 from dualwrite.broker_emulator.share.led_partition import LeaderError, settings_of
 from dualwrite.broker_emulator.share.membership import ShareHeartbeat
-from dualwrite.broker_emulator.share.sessions import SessionPartition
 from dualwrite.broker_emulator.share.share_partition import AcknowledgeError, Acknowledgement
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.share.states import AcknowledgeType

@@ -25,8 +25,7 @@ from dualwrite.broker_emulator.api.share_groups import (
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.share.led_partition import Fetched, LeaderError, LedPartition
-from dualwrite.broker_emulator.share.sessions import (
+from dualwrite.broker_emulator.share.leader import (
     CLOSE_EPOCH,
     OPEN_EPOCH,
     SessionError,
@@ -34,6 +33,7 @@ from dualwrite.broker_emulator.share.sessions import (
     SessionPartition,
     ShareSession,
 )
+from dualwrite.broker_emulator.share.led_partition import Fetched, LeaderError, LedPartition
 from dualwrite.broker_emulator.share.share_partition import Wish
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.slices import Pace, mapped

@@ -11,8 +11,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.share.ports import StateError
-from dualwrite.broker_emulator.share.state import UNKNOWN_COUNT, ShareStateUpdate, StateBatch, StateKey
+from dualwrite.broker_emulator.share.state import UNKNOWN_COUNT, ShareStateUpdate, StateBatch, StateError, StateKey
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
 from dualwrite.broker_emulator.slices import Pace, mapped
 

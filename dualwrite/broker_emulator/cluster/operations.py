@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.quotas.client_quotas import Entity, quota_problem
 from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.slices import Steps
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 from dualwrite.broker_emulator.transactions.metadata import LAST_USABLE_EPOCH
 

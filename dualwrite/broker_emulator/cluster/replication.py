@@ -13,16 +13,17 @@ replication, so a reassignment under way completes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.advance import wait_for_advance
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import Partition
+
 
 REQUEST_TIMEOUT_S = 30.0
 """The time that brokers wait for the replication of their own writes (markers, records of coordinators)."""
@@ -108,3 +109,26 @@ def assignment_of(partition: Partition) -> Assignment:
 def assign(partition: Partition, assignment: Assignment) -> None:
     """Give a partition a new replica assignment."""
     partition.replicas, partition.adding, partition.removing = assignment
+
+
+async def wait_for_advance(logs: Collection[PartitionLog], deadline_s: float) -> None:
+    """Wait until the high watermark or last stable offset of one of `logs` moves, or its leader changes.
+
+    Waits until the event loop's time `deadline_s` at most.
+    """
+    loop = asyncio.get_running_loop()
+    advanced: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not advanced.done():
+            advanced.set_result(None)
+
+    timer = loop.call_at(deadline_s, wake)
+    for log in logs:
+        log.on_advance.append(wake)
+    try:
+        await advanced
+    finally:
+        timer.cancel()
+        for log in logs:
+            log.on_advance.remove(wake)

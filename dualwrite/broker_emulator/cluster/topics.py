@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.config import BrokerConfig
     from dualwrite.broker_emulator.configs.alteration import AlteredConfigs
     from dualwrite.broker_emulator.log.partition_log import PartitionLog
-    from dualwrite.broker_emulator.share.ports import States
+    from dualwrite.broker_emulator.share.state import States
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"

@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.configs.broker_settings import (
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, OWN_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 
 KNOWN: Final[Mapping[str, Setting]] = {
     **kafka_3_9.BROKER_CHANGES,

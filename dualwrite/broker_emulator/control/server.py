@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.control.http_connection import (
 from dualwrite.broker_emulator.control.http_server import HttpServer
 from dualwrite.broker_emulator.control.shapes import ShapeError, is_long, read, read_texts, write
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 
 MAX_IN_PROGRESS: Final = 96
 """The number of requests that may wait at the same time, leaving connections for health checks and short requests."""

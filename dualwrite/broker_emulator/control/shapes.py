@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 
 TAG = "type"
 """The field that distinguishes the dataclasses of a union."""

@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.faults.actions import (
     error_code,
 )
 from dualwrite.broker_emulator.pause_points import PausePoint
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import Call

@@ -1,4 +1,4 @@
-"""A group of the classic protocol as one immutable value, with queries on it.
+"""A group of the classic protocol as one immutable value, with its states, the valid steps between them, and queries.
 
 Deadlines are part of the value, in the clock's milliseconds, so that the effects of time on a group can be decided from
 the group and the current time alone.
@@ -9,12 +9,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, read_subscribed_topics
-from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
+
+
+class GroupState(StrEnum):
+    """A group's state; the value is the name that the APIs show."""
+
+    EMPTY = "Empty"
+    """No members, only offsets. Groups that only commit offsets are always in this state."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Waiting for the members to join or rejoin."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """A new generation, waiting for its leader's assignment."""
+    STABLE = "Stable"
+    """Every member can have its assignment."""
+    DEAD = "Dead"
+    """Deleted, expired, or moved to another coordinator. Groups in this state are not kept."""
+
+
+VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(
+        {
+            GroupState.EMPTY,
+            GroupState.PREPARING_REBALANCE,
+            GroupState.COMPLETING_REBALANCE,
+            GroupState.STABLE,
+        }
+    ),
+}
+"""The states from which each state may be entered."""
+
 
 UNKNOWN_MEMBER_ID = ""
 """The member id of a client without one."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, Member
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, GroupState, Member
 from dualwrite.broker_emulator.groups.member_requests import (
     GroupDecision,
     JoinDecision,
@@ -24,7 +24,6 @@ from dualwrite.broker_emulator.groups.member_requests import (
     SyncResponse,
 )
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance, join_response
-from dualwrite.broker_emulator.groups.states import GroupState
 
 # JoinGroup
 

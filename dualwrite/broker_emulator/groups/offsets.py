@@ -19,9 +19,8 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, GroupState
 from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
-from dualwrite.broker_emulator.groups.states import GroupState
 
 MEMBER_EPOCH_VERSION = 9
 """The version of OffsetCommit from which it has member epochs."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, InitialDelay, Member
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, GroupState, InitialDelay, Member
 from dualwrite.broker_emulator.groups.member_requests import (
     GroupDecision,
     JoinedMember,
@@ -24,7 +24,6 @@ from dualwrite.broker_emulator.groups.member_requests import (
     JoinResponse,
     SyncResponse,
 )
-from dualwrite.broker_emulator.groups.states import GroupState
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a new member's first JoinGroup may wait; without an id, it cannot send heartbeats."""

@@ -16,9 +16,8 @@ import struct
 import uuid
 from typing import NamedTuple
 
-from dualwrite.broker_emulator.groups.group import Group, Member, Protocol
+from dualwrite.broker_emulator.groups.group import Group, GroupState, Member, Protocol
 from dualwrite.broker_emulator.groups.record_fields import FieldReader, FlexibleReader, uvarint
-from dualwrite.broker_emulator.groups.states import GroupState
 
 KEY_VERSION_OFFSET = 1
 KEY_VERSIONS_OFFSET = (0, 1)

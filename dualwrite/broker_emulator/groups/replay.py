@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.groups.records import (
     decode_offset_value,
     key_version,
 )
+from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
 from dualwrite.broker_emulator.log.record_batch import (
     BatchHeader,
     Record,
@@ -22,7 +23,6 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_end_txn_marker,
     parse_header,
 )
-from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:

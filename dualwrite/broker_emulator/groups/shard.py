@@ -19,12 +19,11 @@ from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups import membership
-from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup, RefusedError
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
-from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group
+from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, GroupState
 from dualwrite.broker_emulator.groups.member_requests import (
     GroupDecision,
     JoinRequest,
@@ -49,10 +48,10 @@ from dualwrite.broker_emulator.groups.offsets import (
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance
 from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from dualwrite.broker_emulator.groups.replay import ReplayedGroups
-from dualwrite.broker_emulator.groups.states import GroupState
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
+from dualwrite.broker_emulator.log.reading import replay
 from dualwrite.broker_emulator.log.record_batch import build_batch
-from dualwrite.broker_emulator.log.replay import replay
+from dualwrite.broker_emulator.log.results import APPEND_ERRORS
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.share.groups_service import ShareGroups
 from dualwrite.broker_emulator.slices import Steps

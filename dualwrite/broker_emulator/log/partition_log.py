@@ -16,9 +16,15 @@ from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.acceptance import Expected, accept
 from dualwrite.broker_emulator.log.cleaner import Cleaner
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
-from dualwrite.broker_emulator.log.leader_epochs import UNKNOWN_EPOCH, EpochEnd, EpochOfBatch, end_of_epoch
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
+from dualwrite.broker_emulator.log.offset_lookup import (
+    UNKNOWN_EPOCH,
+    EpochEnd,
+    EpochOfBatch,
+    end_of_epoch,
+    offset_for_timestamp,
+)
 from dualwrite.broker_emulator.log.producer_state import (
     AppendedBatch,
     ProducerEntry,
@@ -51,7 +57,6 @@ from dualwrite.broker_emulator.log.results import (
     refused,
 )
 from dualwrite.broker_emulator.log.segments import LogStorage, Segments, StorageError, retained_from
-from dualwrite.broker_emulator.log.timestamps import offset_for_timestamp
 from dualwrite.broker_emulator.log.validation import CheckedContents, check_batches
 from dualwrite.broker_emulator.log.verification import VerificationGuard, Verifications
 from dualwrite.broker_emulator.metrics.counters import LogTraffic

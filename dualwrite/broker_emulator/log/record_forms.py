@@ -5,6 +5,9 @@ bytes of each record. These are then compared in columns: the numbers must have 
 and the value must fill the rest of its record.
 
 This module refuses nothing: other records are walked one by one, and the walk reports the fault.
+
+The numbers in records, and the errors of malformed ones, come first. If the following records have the same sizes
+as one record, each byte with a prescribed value is a column: a slice with a step compares it in all records at once.
 """
 
 from __future__ import annotations
@@ -14,14 +17,127 @@ from collections.abc import Iterator, Sequence
 from itertools import compress, repeat
 from typing import Final, NamedTuple
 
-from dualwrite.broker_emulator.log.record_columns import ONE_BYTE, TWO_BYTES, count_in_order
-from dualwrite.broker_emulator.log.record_numbers import (
-    CONTINUES,
-    INT_BYTES,
-    LONG_BYTES,
-    read_varint,
-    skip_varint,
+INT_BYTES: Final = 5
+"""The most bytes of a number of 32 bits."""
+LONG_BYTES: Final = 10
+ENDS: Final = bytes(range(0x80))
+"""The possible last bytes of a number."""
+CONTINUES: Final = bytes(range(0x80, 0x100))
+"""The possible bytes of a number before its last one."""
+
+
+class RecordFormatError(ValueError):
+    """The bytes are not the expected number of valid records."""
+
+
+class EndlessLengthError(RecordFormatError):
+    """The length of a record has more than five bytes."""
+
+
+class OffsetOrderError(RecordFormatError):
+    """The offsets of the records do not count up."""
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number of at most 32 bits at `position`, and the position after it. Raises RecordFormatError."""
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    if data[position + 1] < 0x80:
+        unsigned = byte & 0x7F | data[position + 1] << 7
+        return (unsigned >> 1) ^ -(unsigned & 1), position + 2
+    end = skip_varint(data, position, INT_BYTES)
+    unsigned = 0
+    for byte in reversed(data[position:end]):
+        unsigned = unsigned << 7 | byte & 0x7F
+    unsigned &= 0xFFFFFFFF
+    return (unsigned >> 1) ^ -(unsigned & 1), end
+
+
+def skip_varint(data: bytes, position: int, longest: int) -> int:
+    """Return the position after a number of at most `longest` bytes. Raises RecordFormatError."""
+    for end in range(position, position + longest):
+        if data[end] < 0x80:
+            return end + 1
+    raise RecordFormatError(f"a number has more than {longest} bytes")
+
+
+FEW: Final = 8
+"""With fewer records, columns are not worth the effort."""
+_KEY_AND_VALUE: Final = (0, 1)
+ONE_BYTE: Final = 64
+TWO_BYTES: Final = 8192
+"""The first offsets that take more than one byte, and more than two."""
+_LOW_BYTES: Final = bytes(
+    offset << 1 if offset < ONE_BYTE else offset << 1 & 0x7F | 0x80 for offset in range(TWO_BYTES)
 )
+_HIGH_BYTES: Final = bytes(offset >> 6 for offset in range(TWO_BYTES))
+
+
+def count_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> int:
+    """Return how many of the following records have the shape of the checked record from `begin` to `end`.
+
+    These are then valid, too: only their contents, timestamps and offsets differ. With `first_offset`, their offsets
+    must count up from it.
+    """
+    stride = end - begin
+    alike = min(at_most, (len(data) - end) // stride)
+    if alike < FEW or data[end - 1]:  # records with headers are walked
+        return 0
+    columns, offset_at, offset_size = _columns(data, begin, end)
+    for at, allowed in columns:
+        column = data[end + at - begin : end + alike * stride : stride]
+        alike = len(column) - len(column.lstrip(allowed))
+        if alike < FEW:
+            return 0
+    if first_offset is None:
+        return alike
+    return count_in_order(data[end + offset_at - begin : end + alike * stride], stride, first_offset, offset_size)
+
+
+def count_in_order(data: bytes, stride: int, first_offset: int, size: int) -> int:
+    """Return how many offsets count up from `first_offset`; 0 if some of that size do not: a walk finds them."""
+    if size > 2:
+        return 0
+    low, high = data[::stride], data[1::stride]
+    least, most = (0, ONE_BYTE) if size == 1 else (ONE_BYTE, TWO_BYTES)
+    alike = min(len(low), most - first_offset)
+    if first_offset < least or alike < FEW:
+        return 0
+    expected = slice(first_offset, first_offset + alike)
+    if low[:alike] != _LOW_BYTES[expected] or (size == 2 and high[:alike] != _HIGH_BYTES[expected]):
+        return 0
+    return alike
+
+
+def _columns(data: bytes, begin: int, end: int) -> tuple[list[tuple[int, bytes]], int, int]:
+    """Return the bytes that determine the shape of a record, and the position and the size of its offset.
+
+    Each byte comes with its place, and with the bytes allowed there in a record of the same shape.
+    """
+    columns: list[tuple[int, bytes]] = []
+
+    def add_equal(start: int, stop: int) -> None:
+        columns.extend((at, data[at : at + 1]) for at in range(start, stop))
+
+    def add_number(start: int, stop: int) -> None:
+        columns.extend((at, CONTINUES) for at in range(start, stop - 1))
+        columns.append((stop - 1, ENDS))
+
+    _, position = read_varint(data, begin)
+    add_equal(begin, position)
+    offset_at = skip_varint(data, position + 1, LONG_BYTES)
+    add_number(position + 1, offset_at)
+    position = skip_varint(data, offset_at, INT_BYTES)
+    add_number(offset_at, position)
+    offset_size = position - offset_at
+    for _ in _KEY_AND_VALUE:
+        size, after = read_varint(data, position)
+        add_equal(position, after)
+        position = after + max(size, 0)
+    columns.append((end - 1, b"\0"))
+    return columns, offset_at, offset_size
+
 
 _LEAST: Final = 16
 """With fewer records, columns are not worth the effort."""

@@ -1,22 +1,23 @@
 """Walk over the encoded records of a batch, without decoding them, and check that Kafka would accept them.
 
-The walk is on the path of every produced batch, so `record_columns.py` and `record_forms.py` check similar records
-together. The rest is walked record by record.
+The walk is on the path of every produced batch, so `record_forms.py` checks similar records together. The
+rest is walked record by record.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dualwrite.broker_emulator.log.record_columns import FEW, count_alike
-from dualwrite.broker_emulator.log.record_forms import skip_of_one_form
-from dualwrite.broker_emulator.log.record_numbers import (
+from dualwrite.broker_emulator.log.record_forms import (
+    FEW,
     INT_BYTES,
     LONG_BYTES,
     EndlessLengthError,
     OffsetOrderError,
     RecordFormatError,
+    count_alike,
     read_varint,
+    skip_of_one_form,
     skip_varint,
 )
 

@@ -1,4 +1,4 @@
-"""Results of a partition's log: of an append, of a read, and about its producers."""
+"""Results of a partition's log: of an append, as a coordinator reports it too, of a read, and about its producers."""
 
 from __future__ import annotations
 
@@ -51,3 +51,15 @@ class ProducerDescription(NamedTuple):
 def refused(rejection: Rejection) -> AppendResult:
     """Return the result of an append whose batches themselves are bad."""
     return AppendResult(rejection.error, error_message=rejection.message, bad_records=rejection.bad_records)
+
+
+APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+}
+"""The client's error for a failed append to the coordinator's own log; other errors stay the same."""

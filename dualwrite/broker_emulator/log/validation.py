@@ -1,16 +1,22 @@
-"""Checks of new batches that need no state of the partition; named after Kafka's LogValidator."""
+"""Checks of new batches that need no state of the partition; named after Kafka's LogValidator.
+
+The batches of a Produce request are found as Kafka finds them, before any is parsed: a truncated batch at the end is
+ignored, and is no error if a whole batch precedes it. Rejected records are all named, with Kafka's sentences
+(KIP-467): clients drop those, or split the batch, and send the others again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.bad_records import check_each
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.compression import (
     CodecMissingError,
     DecompressionError,
@@ -19,15 +25,20 @@ from dualwrite.broker_emulator.log.compression import (
     limit_for,
 )
 from dualwrite.broker_emulator.log.log_config import LogConfig
-from dualwrite.broker_emulator.log.producer_state import Rejection
+from dualwrite.broker_emulator.log.producer_state import BadRecord, Rejection
 from dualwrite.broker_emulator.log.record_batch import (
     COMPRESSION_MASK,
     CONTROL,
     HEADER_BYTES,
     LOG_APPEND_TIME,
+    MAGIC,
     NO_PRODUCER_ID,
     BatchHeader,
+    CorruptRecordError,
+    Record,
     iter_body,
+    parse_header,
+    wrapped,
 )
 from dualwrite.broker_emulator.log.record_walk import (
     EndlessLengthError,
@@ -37,9 +48,141 @@ from dualwrite.broker_emulator.log.record_walk import (
     check_sizes,
 )
 
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
+_OVERHEAD_BYTES = 12
+"""Base offset and length: the bytes that the length does not count."""
+_UP_TO_MAGIC_BYTES = 17
+_MAGIC_AT = 16
+_LEAST_LENGTH = 14
+"""The smallest record of magic 0; Kafka treats shorter ones as corrupt."""
+
+
+class ProducedBatch(NamedTuple):
+    """The data of a Produce request for one partition."""
+
+    header: BatchHeader | None
+    """The header of the first batch; None unless it is of magic 2."""
+    records: bytes
+    """The first batch alone."""
+    error: ErrorCode = NO_ERROR
+    """2 if the first batch or the one after it is corrupt, 87 unless there is one batch of magic 2 and no more."""
+    problem: str | None = None
+    """Why the batch is corrupt."""
+
+    @property
+    def is_corrupt(self) -> bool:
+        """Whether the first batch itself cannot be found, which fails the request for all of its partitions."""
+        return self.header is None and self.error is ErrorCode.corrupt_message
+
+
+def read_produced(records: bytes | None) -> ProducedBatch:
+    """Read the first batch, and check whether another one follows."""
+    if records is None:
+        return _NOTHING
+    if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
+        header = parse_header(records)
+        if header.length + _OVERHEAD_BYTES == len(records):  # as almost always
+            return ProducedBatch(header, records)
+    try:
+        size = batch_size(records, 0)
+        if size is None or records[_MAGIC_AT] != MAGIC:
+            return _NOTHING
+        header = parse_header(records)
+    except CorruptRecordError as error:
+        return ProducedBatch(None, b"", ErrorCode.corrupt_message, str(error))
+    if size == len(records):
+        return ProducedBatch(header, records)
+    return _followed(header, records, size)
+
+
+def _followed(header: BatchHeader, records: bytes, size: int) -> ProducedBatch:
+    batch = records[:size]
+    try:
+        is_alone = batch_size(records, size) is None
+    except CorruptRecordError as error:
+        return ProducedBatch(header, batch, ErrorCode.corrupt_message, str(error))
+    return ProducedBatch(header, batch, NO_ERROR if is_alone else ErrorCode.invalid_record)
+
+
+def batch_size(records: bytes, position: int) -> int | None:
+    """Return the size in bytes of the batch at `position`; None if it is cut off. Raises CorruptRecordError."""
+    remaining = len(records) - position
+    if remaining < _OVERHEAD_BYTES:
+        return None
+    (length,) = _LENGTH.unpack_from(records, position + _LENGTH_AT)
+    if length < _LEAST_LENGTH:
+        raise CorruptRecordError(f"Record size {length} is less than the minimum record overhead ({_LEAST_LENGTH})")
+    if remaining < _UP_TO_MAGIC_BYTES:
+        return None
+    magic = records[position + _MAGIC_AT]
+    if magic > MAGIC:
+        raise CorruptRecordError(f"Invalid magic found in record: {magic}")
+    size: int = length + _OVERHEAD_BYTES
+    return size if remaining >= size else None
+
+
+_NOTHING = ProducedBatch(None, b"", ErrorCode.invalid_record)
+
+
+_NO_TIMESTAMP: Final = -1
+_SHOWN: Final = 3
+"""The number of records that the message of the batch names."""
+
+
+def check_each(
+    records: Iterable[Record], config: LogConfig, now_ms: int, partition: tuple[str, int]
+) -> Rejection | None:
+    """Check each record by the topic's settings: its key (compaction), then its time (KIP-937).
+
+    One bad timestamp makes the error 32, independently of other faults.
+    """
+    limits_time = config.limits_timestamps and not config.is_log_append_time
+    if not config.is_compacted and not limits_time:
+        return None
+    found = list(_bad_records(records, config, now_ms, partition, limits_time))
+    if not found:
+        return None
+    bad_records = tuple(bad for _, bad in found)
+    if any(error is ErrorCode.invalid_timestamp for error, _ in found):
+        message = "One or more records have been rejected due to invalid timestamp"
+        return Rejection(ErrorCode.invalid_timestamp, message, bad_records)
+    return Rejection(ErrorCode.invalid_record, _message_of(bad_records), bad_records)
+
+
+def _bad_records(
+    records: Iterable[Record], config: LogConfig, now_ms: int, partition: tuple[str, int], limits_time: bool
+) -> Iterator[tuple[ErrorCode, BadRecord]]:
+    needs_key = config.is_compacted
+    earliest_ms = now_ms - config.message_timestamp_before_max_ms
+    latest_ms = now_ms + config.message_timestamp_after_max_ms
+    for index, record in enumerate(records):
+        if needs_key and record.key is None:
+            name = f"{partition[0]}-{partition[1]}"
+            problem = f"Compacted topic cannot accept message without key in topic partition {name}"
+            yield ErrorCode.invalid_record, BadRecord(index, problem)
+        elif limits_time and record.timestamp != _NO_TIMESTAMP:
+            age_ms = wrapped(now_ms - record.timestamp)
+            if not -config.message_timestamp_after_max_ms <= age_ms <= config.message_timestamp_before_max_ms:
+                problem = (
+                    f"Timestamp {record.timestamp} of message with offset {record.offset} is out of range. The "
+                    f"timestamp should be within [{wrapped(earliest_ms)}, {wrapped(latest_ms)}]"
+                )
+                yield ErrorCode.invalid_timestamp, BadRecord(index, problem)
+
+
+def _message_of(bad_records: tuple[BadRecord, ...]) -> str:
+    shown = ", ".join(
+        f"RecordError(batchIndex={bad.batch_index}, message='{bad.problem}')" for bad in bad_records[:_SHOWN]
+    )
+    return (
+        f"One or more records have been rejected due to {len(bad_records)} record errors in total, and only showing "
+        f"the first three errors at most: [{shown}]"
+    )
+
+
 _LEAST_RECORD_BYTES = 7
 """Size of the smallest uncompressed record: offset and timestamp delta 0, no key, value or headers."""
-_NO_TIMESTAMP = -1
 _MANY_RECORDS: Final = 1000
 _MUCH_COMPRESSED: Final = 32 << 10
 _LITTLE: Final = 128 << 10

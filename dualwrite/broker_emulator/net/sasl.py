@@ -1,4 +1,4 @@
-"""A connection at a listener with SASL; `security/login_states.py` has the requests allowed in each state."""
+"""A connection at a listener with SASL; `security/login.py` has the requests allowed in each state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from dualwrite.broker_emulator.api.call import Call, CloseConnectionError
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Schema
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.net.server import ClosingLog, Connection
-from dualwrite.broker_emulator.security.login import Login, LoginFailedError
-from dualwrite.broker_emulator.security.login_states import Reaction, RequestKind, State
+from dualwrite.broker_emulator.security.login import Login, LoginFailedError, Reaction, RequestKind, State
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 
 _REQUESTS = {

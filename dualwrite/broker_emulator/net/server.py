@@ -26,7 +26,6 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, Api, Schema, Served, schema
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.log_text import log_text
 from dualwrite.broker_emulator.net.requests import (
     HEADER_BYTES,
     SIZE_BYTES,
@@ -42,6 +41,7 @@ from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from dualwrite.broker_emulator.slices import Pace, Turn, later
 from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin
+from dualwrite.broker_emulator.text import log_text
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import Timer

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from dualwrite.broker_emulator.schema_registry.avro_schema import AvroField, AvroType
-from dualwrite.broker_emulator.schema_registry.effort import Effort
-from dualwrite.broker_emulator.schema_registry.json_text import step
+from dualwrite.broker_emulator.schema_registry.errors import Effort
+from dualwrite.broker_emulator.schema_registry.json_schema import step
 
 _PROMOTED: Final[Mapping[str, frozenset[str]]] = {  # by the reader's type
     "long": frozenset(("int",)),

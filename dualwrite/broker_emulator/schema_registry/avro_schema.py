@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dualwrite.broker_emulator.schema_registry.errors import TOO_LARGE, InvalidSchemaError, RegistryError
-from dualwrite.broker_emulator.schema_registry.json_text import MAX_DEPTH, compact, loads
+from dualwrite.broker_emulator.schema_registry.json_schema import MAX_DEPTH, compact, loads
 
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 NAMED: Final = frozenset(("record", "enum", "fixed"))

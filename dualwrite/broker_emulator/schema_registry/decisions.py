@@ -10,17 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dualwrite.broker_emulator.schema_registry import errors
-from dualwrite.broker_emulator.schema_registry.effort import Effort
-from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, RegistryError
-from dualwrite.broker_emulator.schema_registry.records import (
-    RegistryRecord,
-    config_record,
-    described,
-    mode_record,
-    schema_record,
-    subject_deletion,
-    version_tombstone,
-)
+from dualwrite.broker_emulator.schema_registry.errors import Effort, InvalidSchemaError, RegistryError
 from dualwrite.broker_emulator.schema_registry.schemas import Resolved, Schema, in_common_form, parsed, problems
 from dualwrite.broker_emulator.schema_registry.state import (
     BACKWARD,
@@ -30,8 +20,15 @@ from dualwrite.broker_emulator.schema_registry.state import (
     NONE,
     READONLY,
     READWRITE,
+    RegistryRecord,
     RegistryState,
     Version,
+    config_record,
+    described,
+    mode_record,
+    schema_record,
+    subject_deletion,
+    version_tombstone,
 )
 
 MAX_VERSIONS: Final = 10_000

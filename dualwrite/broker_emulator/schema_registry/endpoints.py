@@ -13,11 +13,10 @@ from typing import Any, Final, TypeVar
 from dualwrite.broker_emulator.control.endpoint import Endpoint
 from dualwrite.broker_emulator.schema_registry import decisions, errors
 from dualwrite.broker_emulator.schema_registry.errors import RegistryError
-from dualwrite.broker_emulator.schema_registry.records import described
 from dualwrite.broker_emulator.schema_registry.request import Body, Query, proposed
 from dualwrite.broker_emulator.schema_registry.schemas import KINDS, Schema
 from dualwrite.broker_emulator.schema_registry.service import RegistryService
-from dualwrite.broker_emulator.schema_registry.state import BACKWARD, READWRITE, Version
+from dualwrite.broker_emulator.schema_registry.state import BACKWARD, READWRITE, Version, described
 from dualwrite.broker_emulator.security.acl import AclOperation
 
 Path = Mapping[str, str]

@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
 from dualwrite.broker_emulator.schema_registry.avro_schema import AvroSchema, read_avro
-from dualwrite.broker_emulator.schema_registry.effort import Effort
-from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, UndecidedError
-from dualwrite.broker_emulator.schema_registry.json_schema import JsonSchema, not_accepted, read_json_schema
-from dualwrite.broker_emulator.schema_registry.json_text import compact
+from dualwrite.broker_emulator.schema_registry.errors import Effort, InvalidSchemaError, UndecidedError
+from dualwrite.broker_emulator.schema_registry.json_schema import JsonSchema, compact, not_accepted, read_json_schema
 from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, parse_protobuf, read_protobuf
 
 AVRO: Final = "AVRO"

@@ -17,12 +17,11 @@ from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.log.reading import UNREADABLE
 from dualwrite.broker_emulator.log.record_batch import parse_header, records_of
-from dualwrite.broker_emulator.log.replay import UNREADABLE
 from dualwrite.broker_emulator.schema_registry.decisions import Decision
 from dualwrite.broker_emulator.schema_registry.errors import DENIED, STORE_FAILED, TOO_LARGE, RegistryError
-from dualwrite.broker_emulator.schema_registry.records import SCHEMAS_TOPIC, RegistryRecord, decoded
-from dualwrite.broker_emulator.schema_registry.state import RegistryState
+from dualwrite.broker_emulator.schema_registry.state import SCHEMAS_TOPIC, RegistryRecord, RegistryState, decoded
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from dualwrite.broker_emulator.slices import Pace, in_slices

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from dualwrite.broker_emulator.log_text import log_text
 from dualwrite.broker_emulator.security.acl import (
     ANY_PRINCIPAL,
     WILDCARD,
@@ -28,6 +27,7 @@ from dualwrite.broker_emulator.security.acl import (
     decide,
 )
 from dualwrite.broker_emulator.security.principal import Principal
+from dualwrite.broker_emulator.text import log_text
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.config import BrokerConfig

@@ -20,8 +20,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, HeartbeatResponse, RefusedError
-from dualwrite.broker_emulator.groups.consumer.long_decisions import ATTEMPTS, Turns
-from dualwrite.broker_emulator.groups.consumer.service import ClusterTopics
+from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, ClusterTopics, Turns
 from dualwrite.broker_emulator.share import membership
 from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic
 from dualwrite.broker_emulator.share.group_records import KeyValue, records_between, replay_record
@@ -30,8 +29,7 @@ from dualwrite.broker_emulator.share.membership import (
     ShareGroupSettings,
     ShareHeartbeat,
 )
-from dualwrite.broker_emulator.share.ports import StateError
-from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey, inconsistency
+from dualwrite.broker_emulator.share.state import NO_OFFSET, StateError, StateKey, inconsistency
 from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
 from dualwrite.broker_emulator.slices import Pace, mapped
 

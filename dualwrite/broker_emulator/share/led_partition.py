@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +17,6 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_end_txn_marker,
     split_batches,
 )
-from dualwrite.broker_emulator.share.durations import parse_duration
-from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.share_partition import (
     Acknowledgement,
     Acquired,
@@ -26,13 +25,28 @@ from dualwrite.broker_emulator.share.share_partition import (
     ShareSettings,
     Wish,
 )
-from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, ShareStateUpdate, StateKey
+from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, ShareStateUpdate, StateError, StateKey
 from dualwrite.broker_emulator.slices import at_once
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
     from dualwrite.broker_emulator.log.results import ReadResult
+
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def parse_duration(text: str) -> timedelta:
+    """Parse a duration. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration such as PT1H30M")
+    return timedelta(**{unit: float(value) for unit, value in match.groupdict(default="0").items()})
+
 
 logger = logging.getLogger(__name__)
 

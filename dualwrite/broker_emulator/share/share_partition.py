@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.share.runs import Run, Runs
 from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, StateBatch, joined
 from dualwrite.broker_emulator.share.states import (
     FINAL_RECORD_STATES,
     STATE_AFTER,
     AcknowledgeType,
     RecordState,
+    Run,
+    Runs,
 )
 
 _PAST = "Batch record not found. The {} offset in request is past acquired records."

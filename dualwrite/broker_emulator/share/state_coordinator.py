@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
-from dualwrite.broker_emulator.groups.append_errors import APPEND_ERRORS
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
+from dualwrite.broker_emulator.log.reading import replay
 from dualwrite.broker_emulator.log.record_batch import build_batch
-from dualwrite.broker_emulator.log.replay import replay
+from dualwrite.broker_emulator.log.results import APPEND_ERRORS
 from dualwrite.broker_emulator.share import state_records
-from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import (
     NO_OFFSET,
     NO_SUMMARY,
@@ -28,6 +27,7 @@ from dualwrite.broker_emulator.share.state import (
     ShareState,
     ShareStateUpdate,
     StateBatch,
+    StateError,
     StateKey,
     Summary,
     inconsistency,

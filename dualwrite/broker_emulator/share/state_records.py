@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dualwrite.broker_emulator.groups import record_fields as fields
 from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
-from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
+from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
 from dualwrite.broker_emulator.share.state import (
     UNKNOWN_COUNT,
     ShareState,

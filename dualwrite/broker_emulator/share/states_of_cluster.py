@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topics import SHARE_STATE_CONFIGS, SHARE_STATE_TOPIC
 from dualwrite.broker_emulator.configs.effective import broker_value
-from dualwrite.broker_emulator.share.ports import StateError
+from dualwrite.broker_emulator.share.state import StateError
 from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator, StateShard, partition_of
 
 if TYPE_CHECKING:

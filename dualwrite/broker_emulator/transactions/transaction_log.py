@@ -14,7 +14,7 @@ from operator import mul
 from typing import Any
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
-from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
+from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
-from dualwrite.broker_emulator.cluster.timers import ConfiguredTimers
+from dualwrite.broker_emulator.cluster.periodic_work import ConfiguredTimers
 from tests.emulator.api.config_requests import (
     APPEND,
     BROKER,

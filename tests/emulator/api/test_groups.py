@@ -10,7 +10,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.groups.states import GroupState
+from dualwrite.broker_emulator.groups.group import GroupState
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.group_requests import (
     SESSION_MS,

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.group import Protocol
+from dualwrite.broker_emulator.groups.group import VALID_PREVIOUS_STATES, GroupState, Protocol
 from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
-from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup, as_recorded
 
 PARTITIONS = range(7)

@@ -8,8 +8,13 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.group import Group, InvalidTransitionError, Protocol
-from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
+from dualwrite.broker_emulator.groups.group import (
+    VALID_PREVIOUS_STATES,
+    Group,
+    GroupState,
+    InvalidTransitionError,
+    Protocol,
+)
 from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE

@@ -8,10 +8,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.consumer_protocol import read_subscribed_topics
-from dualwrite.broker_emulator.groups.group import Group
+from dualwrite.broker_emulator.groups.group import Group, GroupState
 from dualwrite.broker_emulator.groups.offsets import delete_group_error, delete_offsets_error, is_expired
 from dualwrite.broker_emulator.groups.records import CommittedOffset
-from dualwrite.broker_emulator.groups.states import GroupState
 
 RETENTION_MS = 100
 EMPTY, STABLE = GroupState.EMPTY, GroupState.STABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.log.leader_epochs import EpochEnd, EpochOfBatch, end_of_epoch
+from dualwrite.broker_emulator.log.offset_lookup import EpochEnd, EpochOfBatch, end_of_epoch
 
 Lengths = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 2)), max_size=30)
 """Of each batch: its length, the gap that compaction left before it, and the number of elections before it."""

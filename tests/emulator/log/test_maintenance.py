@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.cluster.periodic_work import LogMaintenance
 from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
-from dualwrite.broker_emulator.log.maintenance import LogMaintenance
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin, PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header
 from tests.emulator.log.bad_batches import RECORD, batch, record

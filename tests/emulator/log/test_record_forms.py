@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.log.record_forms import skip_of_one_form
-from dualwrite.broker_emulator.log.record_numbers import EndlessLengthError, OffsetOrderError, RecordFormatError
+from dualwrite.broker_emulator.log.record_forms import (
+    EndlessLengthError,
+    OffsetOrderError,
+    RecordFormatError,
+    skip_of_one_form,
+)
 from dualwrite.broker_emulator.log.record_walk import check_records
 from tests.emulator.log.bad_batches import record, sized, varint
 

@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
 from dualwrite.broker_emulator.schema_registry.avro_schema import read_avro
-from dualwrite.broker_emulator.schema_registry.effort import MAX_OF_PAIR, Effort
-from dualwrite.broker_emulator.schema_registry.errors import TOO_LARGE, InvalidSchemaError, RegistryError
+from dualwrite.broker_emulator.schema_registry.errors import (
+    MAX_OF_PAIR,
+    TOO_LARGE,
+    Effort,
+    InvalidSchemaError,
+    RegistryError,
+)
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:

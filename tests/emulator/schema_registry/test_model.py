@@ -14,9 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dualwrite.broker_emulator.schema_registry import decisions, errors
 from dualwrite.broker_emulator.schema_registry.decisions import Decision, Proposed
 from dualwrite.broker_emulator.schema_registry.errors import RegistryError
-from dualwrite.broker_emulator.schema_registry.records import RegistryRecord, decoded
 from dualwrite.broker_emulator.schema_registry.schemas import AVRO, Reference, Schema
-from dualwrite.broker_emulator.schema_registry.state import RegistryState
+from dualwrite.broker_emulator.schema_registry.state import RegistryRecord, RegistryState, decoded
 
 INT, LONG, TEXT = (Schema(AVRO, f'"{kind}"') for kind in ("int", "long", "string"))
 READABLE = {(INT, INT), (LONG, LONG), (TEXT, TEXT), (LONG, INT)}

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
 from dualwrite.broker_emulator.schema_registry.avro_schema import read_avro
-from dualwrite.broker_emulator.schema_registry.effort import Effort
-from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, UndecidedError
+from dualwrite.broker_emulator.schema_registry.errors import Effort, InvalidSchemaError, UndecidedError
 from dualwrite.broker_emulator.schema_registry.json_schema import JsonSchema, not_accepted, read_json_schema
 from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, parse_protobuf, read_protobuf
 

@@ -21,7 +21,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from dualwrite import Producer
 from dualwrite.broker_emulator import Acl, AclOperation, ResourceType
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.schema_registry import decisions, effort, schemas, service
+from dualwrite.broker_emulator.schema_registry import decisions, errors, schemas, service
 from dualwrite.broker_emulator.schema_registry.endpoints import ENDPOINTS
 from tests.emulator.hostile.turns import watched
 from tests.support.conditions import until
@@ -379,7 +379,7 @@ def test_a_long_decision_does_not_delay_the_end_of_the_process(
 
 @pytest.mark.parametrize(
     ("module", "limit", "value"),
-    [(decisions, "MAX_COMPARED_TEXT", 15), (effort, "MAX_OF_DECISION", 3)],
+    [(decisions, "MAX_COMPARED_TEXT", 15), (errors, "MAX_OF_DECISION", 3)],
 )
 def test_earlier_versions_are_parsed_once_and_compared_up_to_a_limit(
     url: str, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str, value: int

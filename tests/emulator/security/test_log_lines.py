@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.log_text import log_text
 from dualwrite.broker_emulator.security.settings import listeners_from
+from dualwrite.broker_emulator.text import log_text
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
 from tests.emulator.security.login_script import bearer, unsigned_token
 from tests.support.conditions import until

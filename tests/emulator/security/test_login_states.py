@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dualwrite.broker_emulator.security.login import Login, LoginFailedError
-from dualwrite.broker_emulator.security.login_states import NEXT_STATES, REACTIONS, Reaction, RequestKind, State
+from dualwrite.broker_emulator.security.login import (
+    NEXT_STATES,
+    REACTIONS,
+    Login,
+    LoginFailedError,
+    Reaction,
+    RequestKind,
+    State,
+)
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 
 RIGHT, OTHER = b"\0alice\0secret", b"\0bob\0secret"

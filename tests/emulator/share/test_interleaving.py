@@ -19,12 +19,12 @@ from dualwrite.broker_emulator.share import state_coordinator
 from dualwrite.broker_emulator.share.group import ShareGroup
 from dualwrite.broker_emulator.share.groups_service import AlteredOffset
 from dualwrite.broker_emulator.share.membership import ShareHeartbeat
-from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import (
     NO_OFFSET,
     UNKNOWN_COUNT,
     ShareStateUpdate,
     StateBatch,
+    StateError,
     StateKey,
 )
 from dualwrite.broker_emulator.share.state_coordinator import StateShard

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
-from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
+from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
 from dualwrite.broker_emulator.share import state_records
 from dualwrite.broker_emulator.share.group import ShareGroup, ShareMember, StateTopic
 from dualwrite.broker_emulator.share.group_records import (

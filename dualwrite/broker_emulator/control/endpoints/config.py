@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpo
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.quotas.client_quotas import TYPES, Entity, encoded, entity
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 
 _SECRET = ("password", "secret", "jaas")
 """Words in the names of settings whose values are secret."""

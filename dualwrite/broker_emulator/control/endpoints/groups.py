@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE, MalformedError, read_assignment
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.shard import GroupShard
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from dualwrite.broker_emulator.control.endpoints.topics import TopicPath
 from dualwrite.broker_emulator.control.errors import bad_request, conflict
 from dualwrite.broker_emulator.control.shapes import AtLeast, Limit, first
 from dualwrite.broker_emulator.handles import LogSnapshot, snapshot
+from dualwrite.broker_emulator.log.reading import LoggedRecord, logged_records
 from dualwrite.broker_emulator.log.record_batch import CorruptRecordError, UnsupportedCompressionError
-from dualwrite.broker_emulator.log.visible_records import LoggedRecord, logged_records
 
 Encoding: TypeAlias = Literal["text", "base64"]
 

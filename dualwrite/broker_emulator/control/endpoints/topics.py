@@ -10,7 +10,7 @@ from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

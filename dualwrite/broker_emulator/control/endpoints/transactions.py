@@ -12,7 +12,7 @@ from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost, Limit
-from dualwrite.broker_emulator.suggestions import did_you_mean
+from dualwrite.broker_emulator.text import did_you_mean
 from dualwrite.broker_emulator.transactions.metadata import LAST_USABLE_EPOCH, TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, STATE_BY_LABEL, TransactionState
 

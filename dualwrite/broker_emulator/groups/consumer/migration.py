@@ -31,8 +31,7 @@ from dualwrite.broker_emulator.groups.consumer_protocol import (
     read_subscription,
     read_version,
 )
-from dualwrite.broker_emulator.groups.group import Group, Member
-from dualwrite.broker_emulator.groups.states import GroupState
+from dualwrite.broker_emulator.groups.group import Group, GroupState, Member
 
 # --- upgrade ---------------------------------------------------------------------------------------------------------
 
