@@ -315,18 +315,26 @@ def test_a_commit_without_a_response_is_resolved(world: World, how: How, applied
     assert not any(each.state == "Ongoing" for each in world.emulator.transactions())
 
 
-def die_in_doubt(world: World, how: How, number: int) -> None:
-    """Write an event by a process that is killed when the database has committed."""
+def die_in_doubt(world: World, how: How, *numbers: int) -> None:
+    """Write events by a process that is killed when the database has committed all of them."""
     script = in_another_process(
         world,
         f"""
         import os, signal
+        from threading import Barrier, Thread
+
+        committed = Barrier({len(numbers)})
 
         def die():
+            committed.wait()
             os.kill(os.getpid(), signal.SIGKILL)
 
-        pause = tested.AtPoint(tested.PausePoint.AFTER_DATABASE_COMMIT, die)
-        tested.Face(world, tested.How({how.kind!r}, is_pool=True), pause).write({number})
+        def write(number):
+            pause = tested.AtPoint(tested.PausePoint.AFTER_DATABASE_COMMIT, die)
+            tested.Face(world, tested.How({how.kind!r}, is_pool=True), pause).write(number)
+
+        for number in {numbers}:
+            Thread(target=write, args=[number]).start()
         """,
     )
     ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
@@ -358,8 +366,7 @@ def stopped_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("how", [how for how in POOLS if not how.kind.startswith("asyncpg")], ids=str)
 def test_processes_of_one_block_complete_what_dead_ones_left(world: World, how: How) -> None:
     """Each completes one."""
-    die_in_doubt(world, how, 1)
-    die_in_doubt(world, how, 2)
+    die_in_doubt(world, how, 1, 2)
     expire_leases(world)
     live_for_one_block(world, how, 3)
     assert [has_owner for has_owner, _ in leases_of(world)] == [False, True, False]
@@ -373,8 +380,7 @@ def test_processes_of_one_block_complete_what_dead_ones_left(world: World, how: 
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL], ids=str)
 def test_an_id_that_cannot_be_recovered_does_not_keep_the_others_open(world: World, how: How) -> None:
     table = kafka_transaction_state
-    die_in_doubt(world, how, 1)
-    die_in_doubt(world, how, 2)
+    die_in_doubt(world, how, 1, 2)
     expire_leases(world)
     is_first = table.c.transactional_id == f"{world.name}-0"
     of_first = sa.update(table).where(is_first)
