@@ -242,6 +242,7 @@ class RocksDbDualTransaction(DualWrite):
 
 class _RocksDbBackend:
     waiting: Final = THREADS
+    has_savepoints: Final = False
 
     def __init__(self, store: _RocksDbStore) -> None:
         self.database: Final = store

@@ -54,6 +54,10 @@ class _Decorator(Generic[TxT]):
             raise ConfigError(f"retries takes a whole number of at least 0, not {retries!r}")
         if inside not in get_args(Inside):
             raise ConfigError(f"inside takes one of {', '.join(get_args(Inside))}, not {inside!r}")
+        if inside == "savepoint" and not writer.backend.has_savepoints:
+            raise ConfigError(
+                'inside="savepoint" is not possible: this store has no savepoints; use "join" or "refuse"'
+            )
         self._writer = writer
         self._retries = retries
         self._inside = inside

@@ -65,6 +65,10 @@ class Backend(Protocol[BindT_contra, TxT_co]):
     @property
     def waiting(self) -> Waiting: ...
 
+    @property
+    def has_savepoints(self) -> bool:
+        """Whether its handles have a method `savepoint`."""
+
     async def begin(self, bind: BindT_contra | None, records: RecordBuffer, use: Use) -> TxT_co:
         """Begin the transaction of a block, on `bind` or on one of the backend's own connections.
 

@@ -160,6 +160,8 @@ def test_a_decorated_call_joins_the_block(store: RocksDbStore, scenario: KeyValu
 
         with writer.transaction():
             place(1)
+        with pytest.raises(ConfigError, match="has no savepoints"):
+            writer.transactional(inside="savepoint")
     assert store.db["lamps"] == 1
 
 

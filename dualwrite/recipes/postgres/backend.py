@@ -112,6 +112,7 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
 
     database: PostgresDatabase[Any]
     background: Connections
+    has_savepoints: Final = True
     leases_inside_blocks: Final = True
     connect_first: Final = None
 

@@ -146,6 +146,7 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
     """
 
     database: SqlAlchemyDatabase
+    has_savepoints: Final = True
 
     def __init__(
         self,

@@ -70,6 +70,7 @@ class SimulatedBackend:
     """The simulated database as a backend of writers."""
 
     waiting: Final = TASKS
+    has_savepoints: Final = False
     leases_inside_blocks: Final = True
     connect_first: Final = None
 
