@@ -154,7 +154,7 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         *,
         new_session: Callable[[], Any],
         behind: Callable[[Any], Bind],
-        handle: Callable[[SqlAlchemyTransaction, SqlAlchemyDatabase, RecordBuffer, Any], TxT],
+        handle: Callable[[SqlAlchemyTransaction, SqlAlchemyDatabase, RecordBuffer], TxT],
         waiting: Waiting,
         carry: Carry,
         carry_out: Callable[[Coroutine[Any, Any, Any]], Any],
@@ -185,7 +185,7 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         try:
             behind = self._behind(bound)
             transaction = await self._carry(lambda: SqlAlchemyTransaction(behind, self.engine, records, owned=owned))
-            tx = self._handle(transaction, self.database, records, bound)
+            tx = self._handle(transaction, self.database, records)
         except BaseException as error:  # else the connection would be left to the garbage collector
             if owned:
                 with cleaning_up_after(error):

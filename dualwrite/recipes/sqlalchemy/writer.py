@@ -45,13 +45,7 @@ __all__ = ["DualTransaction", "DualWriter", "PoolStatus", "Resolution"]
 class DualTransaction(DualWrite):
     """One dual write, as yielded by `DualWriter.transaction()`."""
 
-    def __init__(
-        self,
-        transaction: SqlAlchemyTransaction,
-        database: SqlAlchemyDatabase,
-        records: RecordBuffer,
-        bound: Bind,
-    ) -> None:
+    def __init__(self, transaction: SqlAlchemyTransaction, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
         super().__init__(database.transaction(transaction), records)
         self._transaction = transaction
         self._session = transaction.session

@@ -25,7 +25,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_session
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 
@@ -54,13 +54,9 @@ def in_a_greenlet(function: Callable[[], ResultT]) -> Awaitable[ResultT]:
     return greenlet_spawn(function)
 
 
-def _connectable(bind: AsyncBind) -> AsyncSession | AsyncConnection:
-    return bind() if isinstance(bind, async_scoped_session) else bind
-
-
 def _of_the_greenlets(bind: AsyncBind) -> Session | sa.Connection:
     """Return the Session or Connection behind an asynchronous one."""
-    bound = _connectable(bind)
+    bound = bind() if isinstance(bind, async_scoped_session) else bind
     if isinstance(bound, AsyncSession):
         return bound.sync_session
     if not isinstance(bound, AsyncConnection):
@@ -77,34 +73,28 @@ def _of_the_greenlets(bind: AsyncBind) -> Session | sa.Connection:
 class AsyncDualTransaction(DualWrite):
     """One dual write, as yielded by `AsyncDualWriter.transaction()`. `send` needs no await: records are kept."""
 
-    def __init__(
-        self,
-        transaction: SqlAlchemyTransaction,
-        database: SqlAlchemyDatabase,
-        records: RecordBuffer,
-        bound: AsyncBind,
-    ) -> None:
+    def __init__(self, transaction: SqlAlchemyTransaction, database: SqlAlchemyDatabase, records: RecordBuffer) -> None:
         super().__init__(database.transaction(transaction), records, shield)
         transaction.write = self
         self._transaction = transaction
-        self._bound = _connectable(bound)
+        self._session = None if transaction.session is None else async_session(transaction.session)
 
     @property
     def session(self) -> AsyncSession:
         """The AsyncSession of this dual write. Raises IllegalStateError on a bare AsyncConnection."""
-        if not isinstance(self._bound, AsyncSession):
+        if self._session is None:
             raise IllegalStateError("this dual write runs on an AsyncConnection; use tx.connection")
-        return self._bound
+        return self._session
 
     @property
     def connection(self) -> AsyncConnection:
         """The connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
-        return async_connection(self._transaction.connection) if isinstance(self._bound, AsyncSession) else self._bound
+        return async_connection(self._transaction.connection)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
         """Begin a part that may fail by itself, as `DualTransaction.savepoint`."""
-        async with self._bound.begin_nested():
+        async with (self._session or self.connection).begin_nested():
             yield self
 
 
