@@ -34,6 +34,8 @@ class ThreadBell:
 
 
 class TaskBell:
+    """A future for each wait of a task; only the thread of its loop may ring."""
+
     def __init__(self) -> None:
         self._has_rung = False
         self._waiter: asyncio.Future[None] | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Counted(Enum):
     """The counters: the end of the name, the unit, and the description."""
 
-    __hash__ = object.__hash__  # a built-in function: each block asks for some
+    __hash__ = object.__hash__  # Enum.__hash__ is slower, in Python, and each block looks some members up
 
     DECIDED = ("decided", "{transaction}", "decided Kafka transactions, by outcome")
     RECOVERED = ("recovered", "{transaction}", "transactions of a predecessor or of a lost commit, by outcome")
