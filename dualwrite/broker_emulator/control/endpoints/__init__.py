@@ -6,17 +6,13 @@ from typing import Any
 
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
-    clock,
     config,
-    documents,
     faults,
     groups,
-    holds,
-    leadership,
     nodes,
     overview,
-    partitions,
     records,
+    time_control,
     topics,
     transactions,
 )
@@ -30,16 +26,12 @@ async def _describe(controlled: ControlledEmulator) -> dict[str, Any]:
 ENDPOINTS: tuple[Endpoint, ...] = (
     *overview.ENDPOINTS,
     *faults.ENDPOINTS,
-    *holds.ENDPOINTS,
-    *clock.ENDPOINTS,
+    *time_control.ENDPOINTS,
     *nodes.ENDPOINTS,
     *topics.ENDPOINTS,
-    *partitions.ENDPOINTS,
     *records.ENDPOINTS,
-    *leadership.ENDPOINTS,
     *transactions.ENDPOINTS,
     *groups.ENDPOINTS,
     *config.ENDPOINTS,
-    *documents.ENDPOINTS,
     Endpoint("GET", "/v1/openapi.json", _describe, "This description, in OpenAPI 3.1"),
 )

@@ -1,4 +1,4 @@
-"""Nodes and the connections of clients to them: list, crash, stop, start, disconnect."""
+"""Nodes: list, crash, stop, start, disconnect their clients; and the partitions and coordinators that they lead."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from typing import Annotated
 
 from dualwrite.broker_emulator.api.call import ClientConnection
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
+from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.errors import as_conflict, not_found
+from dualwrite.broker_emulator.control.endpoints.topics import (
+    PartitionPath,
+    PartitionView,
+    find_partition,
+    partition_view,
+)
+from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
 from dualwrite.broker_emulator.control.shapes import Limit, first
 
 
@@ -65,11 +72,11 @@ async def list_all(controlled: ControlledEmulator) -> NodeList:
 
 
 async def show(controlled: ControlledEmulator, path: NodePath) -> NodeView:
-    find(controlled, path.node)
+    find_node(controlled, path.node)
     return next(view for view in views(controlled) if view.node == path.node)
 
 
-def find(controlled: ControlledEmulator, node_id: int) -> ClusterNode:
+def find_node(controlled: ControlledEmulator, node_id: int) -> ClusterNode:
     """Return a node, alive or not. Raises ControlError if it does not exist."""
     nodes = controlled.cluster.nodes
     if node_id not in nodes:
@@ -78,27 +85,27 @@ def find(controlled: ControlledEmulator, node_id: int) -> ClusterNode:
 
 
 async def crash(controlled: ControlledEmulator, path: NodePath) -> NodeView:
-    find(controlled, path.node)
+    find_node(controlled, path.node)
     with as_conflict():
         controlled.operations.living_node(path.node).crash()
     return await show(controlled, path)
 
 
 async def stop(controlled: ControlledEmulator, path: NodePath) -> NodeView:
-    find(controlled, path.node)
+    find_node(controlled, path.node)
     with as_conflict():
         await controlled.operations.living_node(path.node).stop()
     return await show(controlled, path)
 
 
 async def start(controlled: ControlledEmulator, path: NodePath) -> NodeView:
-    find(controlled, path.node)
+    find_node(controlled, path.node)
     with as_conflict():
         await controlled.start_node(path.node)
     return await show(controlled, path)
 
 
-_ONE = "/v1/nodes/{node}"
+_NODE = "/v1/nodes/{node}"
 _ERRORS = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
 
@@ -160,12 +167,155 @@ async def disconnect(controlled: ControlledEmulator, query: DisconnectQuery) -> 
     return Disconnected(disconnected=controlled.operations.disconnect(query.client_id))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLeader:
+    """The node that will lead."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewReplicas:
+    """The nodes that will have a replica."""
+
+    replicas: Annotated[tuple[int, ...], "The preferred leader first."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedPartition:
+    """A partition that has a new leader."""
+
+    topic: str
+    partition: int
+    leader: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedList:
+    """The partitions whose leader an election changed."""
+
+    moved: tuple[MovedPartition, ...]
+
+
+async def move_leader(controlled: ControlledEmulator, path: PartitionPath, body: NewLeader) -> PartitionView:
+    partition = find_partition(controlled, path)
+    move(controlled, partition, body.node)
+    return partition_view(controlled, partition)
+
+
+def move(controlled: ControlledEmulator, partition: Partition, node: int) -> None:
+    """Make a node the leader of a partition. Raises ControlError if it cannot lead."""
+    find_node(controlled, node)
+    with as_conflict():
+        controlled.operations.move_leader(partition, node)
+
+
+async def reassign(controlled: ControlledEmulator, path: PartitionPath, body: NewReplicas) -> PartitionView:
+    partition = find_partition(controlled, path)
+    for node in body.replicas:
+        find_node(controlled, node)
+    try:
+        controlled.operations.reassign(partition, body.replicas)
+    except ValueError as error:
+        raise bad_request(f"'replicas': {error}") from None
+    return partition_view(controlled, partition)
+
+
+async def cancel(controlled: ControlledEmulator, path: PartitionPath) -> PartitionView:
+    partition = find_partition(controlled, path)
+    with as_conflict():
+        controlled.operations.reassign(partition, None)
+    return partition_view(controlled, partition)
+
+
+async def elect(controlled: ControlledEmulator) -> MovedList:
+    operations = controlled.operations
+    return MovedList(
+        moved=tuple(
+            MovedPartition(topic=topic, partition=index, leader=operations.partition(topic, index).leader_id)
+            for topic, index in operations.elect_preferred_leaders()
+        )
+    )
+
+
+_PARTITION = "/v1/topics/{topic}/partitions/{partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorQuery:
+    """The transactional id or the group whose coordinator is requested."""
+
+    transactional_id: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCoordinator:
+    """The node that will coordinate this id or group, and all others of the same internal partition."""
+
+    node: int
+    transactional_id: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorView:
+    """A coordinator."""
+
+    node: Annotated[int | None, "Null while no node that could coordinate is alive."]
+    topic: Annotated[str, "The internal topic."]
+    partition: int
+    coordinator_epoch: int
+
+
+def _coordinator_partition(
+    controlled: ControlledEmulator, transactional_id: str | None, group: str | None
+) -> Partition:
+    try:
+        return controlled.operations.coordinator_partition(transactional_id, group)
+    except ValueError:
+        raise bad_request("give either a 'transactional_id' or a 'group'", ["transactional_id", "group"]) from None
+
+
+def _coordinator_view(partition: Partition) -> CoordinatorView:
+    return CoordinatorView(
+        node=None if partition.leader_id == NO_LEADER else partition.leader_id,
+        topic=partition.topic.name,
+        partition=partition.index,
+        coordinator_epoch=partition.log.leader_epoch,
+    )
+
+
+async def show_coordinator(controlled: ControlledEmulator, query: CoordinatorQuery) -> CoordinatorView:
+    return _coordinator_view(_coordinator_partition(controlled, query.transactional_id, query.group))
+
+
+async def move_coordinator(controlled: ControlledEmulator, body: NewCoordinator) -> CoordinatorView:
+    partition = _coordinator_partition(controlled, body.transactional_id, body.group)
+    move(controlled, partition, body.node)
+    return _coordinator_view(partition)
+
+
 ENDPOINTS = (
     Endpoint("GET", "/v1/nodes", list_all, "All nodes"),
-    Endpoint("GET", _ONE, show, "One node", (HTTPStatus.NOT_FOUND,)),
-    Endpoint("POST", _ONE + "/crash", crash, "Crash a node, as SIGKILL would", _ERRORS),
-    Endpoint("POST", _ONE + "/stop", stop, "Stop a node cleanly: its partitions move to other leaders first", _ERRORS),
-    Endpoint("POST", _ONE + "/start", start, "Restart a node on its old port", _ERRORS),
+    Endpoint("GET", _NODE, show, "One node", (HTTPStatus.NOT_FOUND,)),
+    Endpoint("POST", _NODE + "/crash", crash, "Crash a node, as SIGKILL would", _ERRORS),
+    Endpoint("POST", _NODE + "/stop", stop, "Stop a node cleanly: its partitions move to other leaders first", _ERRORS),
+    Endpoint("POST", _NODE + "/start", start, "Restart a node on its old port", _ERRORS),
     Endpoint("GET", "/v1/connections", list_connections, "The connections of clients"),
     Endpoint("DELETE", "/v1/connections", disconnect, "Close connections abruptly: those of one client, or all"),
+    Endpoint("PUT", _PARTITION + "/leader", move_leader, "Make a node the leader, with a new leader epoch", _ERRORS),
+    Endpoint(
+        "PUT", _PARTITION + "/replicas", reassign, "Reassign the replicas to other nodes", (HTTPStatus.NOT_FOUND,)
+    ),
+    Endpoint("POST", _PARTITION + "/cancel-reassignment", cancel, "Cancel a reassignment that is in progress", _ERRORS),
+    Endpoint("POST", "/v1/elect-preferred-leaders", elect, "Elect the preferred leader of each partition"),
+    Endpoint("GET", "/v1/coordinators", show_coordinator, "The coordinator of a transactional id or a group"),
+    Endpoint(
+        "PUT",
+        "/v1/coordinators",
+        move_coordinator,
+        "Make a node the coordinator of a transactional id or a group",
+        (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+    ),
 )

@@ -10,8 +10,7 @@ from http import HTTPStatus
 from typing import Annotated, Literal, TypeAlias
 
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
-from dualwrite.broker_emulator.control.endpoints.partitions import PartitionPath, find
-from dualwrite.broker_emulator.control.endpoints.topics import TopicPath
+from dualwrite.broker_emulator.control.endpoints.topics import PartitionPath, TopicPath, find_partition
 from dualwrite.broker_emulator.control.errors import bad_request, conflict
 from dualwrite.broker_emulator.control.shapes import AtLeast, Limit, first
 from dualwrite.broker_emulator.handles import LogSnapshot, snapshot
@@ -85,7 +84,9 @@ def _logs(controlled: ControlledEmulator, name: str, index: int | None) -> Itera
     topic = controlled.cluster.topics.get(name)
     if topic is None:  # it was never written to
         return
-    chosen = topic.partitions if index is None else [find(controlled, PartitionPath(topic=name, partition=index))]
+    chosen = (
+        topic.partitions if index is None else [find_partition(controlled, PartitionPath(topic=name, partition=index))]
+    )
     for partition in chosen:
         yield partition.index, snapshot(partition)
 

@@ -1,13 +1,15 @@
-"""Pause points: hold one, wait until a coordinator reaches it, release it."""
+"""Time as a test controls it: the broker's clock, advanced if it is virtual, and pause points, held and released."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
+from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
@@ -73,7 +75,7 @@ class ContextMatch:
 _IN_CONTEXT = {"node": "node_id"}
 
 
-def view(hold: Hold) -> HoldView:
+def hold_view(hold: Hold) -> HoldView:
     """Return the view of a held pause point."""
     selectors: dict[str, Any] = {}
     if isinstance(hold.match, ContextMatch):
@@ -86,51 +88,97 @@ def view(hold: Hold) -> HoldView:
 async def add(controlled: ControlledEmulator, body: NewHold) -> HoldView:
     given = {field.name: getattr(body, field.name) for field in fields(body) if field.name != "point"}
     wanted = {name: value for name, value in given.items() if value is not None}
-    return view(controlled.cluster.pause_points.hold(body.point, ContextMatch(wanted)))
+    return hold_view(controlled.cluster.pause_points.hold(body.point, ContextMatch(wanted)))
 
 
-async def list_all(controlled: ControlledEmulator) -> HoldList:
-    return HoldList(holds=tuple(view(hold) for hold in controlled.cluster.pause_points.holds), points=tuple(PausePoint))
+async def list_holds(controlled: ControlledEmulator) -> HoldList:
+    return HoldList(
+        holds=tuple(hold_view(hold) for hold in controlled.cluster.pause_points.holds), points=tuple(PausePoint)
+    )
 
 
-def _find(controlled: ControlledEmulator, path: HoldPath) -> Hold:
+def _find_hold(controlled: ControlledEmulator, path: HoldPath) -> Hold:
     holds = {hold.hold_id: hold for hold in controlled.cluster.pause_points.holds}
     if path.hold_id not in holds:
         raise not_found(f"there is no hold {path.hold_id}: it was released, or never existed", map(str, holds))
     return holds[path.hold_id]
 
 
-async def show(controlled: ControlledEmulator, path: HoldPath) -> HoldView:
-    return view(_find(controlled, path))
+async def show_hold(controlled: ControlledEmulator, path: HoldPath) -> HoldView:
+    return hold_view(_find_hold(controlled, path))
 
 
 async def wait(controlled: ControlledEmulator, path: HoldPath, query: HoldWait) -> HoldView:
-    hold = _find(controlled, path)
+    hold = _find_hold(controlled, path)
     try:
         async with asyncio.timeout(query.timeout_ms / 1000):
             await hold.until_hit(query.hits)
     except TimeoutError:
         message = f"not within {query.timeout_ms} ms; {hold.point} was reached {hold.hits} times"
         raise conflict(message, "not-reached") from None
-    return view(hold)
+    return hold_view(hold)
 
 
 async def release(controlled: ControlledEmulator, path: HoldPath) -> HoldView:
-    hold = _find(controlled, path)
+    hold = _find_hold(controlled, path)
     hold.release()
     await asyncio.sleep(0)  # all held tasks have continued when the response is sent
-    return view(hold)
+    return hold_view(hold)
 
 
 _ONE = "/v1/holds/{hold_id}"
 _MISSING = (HTTPStatus.NOT_FOUND,)
 
+
+_STEP_MS: Final = 600_000
+_SLICE_S: Final = 0.005
+"""The virtual and the real time that pass before clients, and work started by timers, are served in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockView:
+    """The broker's time."""
+
+    kind: Annotated[Literal["system", "virtual"], "A virtual clock stands still until it is advanced."]
+    now_ms: Annotated[int, "Milliseconds since the Unix epoch."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """How far to advance the clock."""
+
+    duration_ms: Annotated[int, AtLeast(0), AtMost(366 * 86_400_000)]
+
+
+def clock_view(controlled: ControlledEmulator) -> ClockView:
+    """Return the view of the clock."""
+    clock = controlled.cluster.clock
+    return ClockView(kind="virtual" if isinstance(clock, VirtualClock) else "system", now_ms=clock.now_ms())
+
+
+async def show_clock(controlled: ControlledEmulator) -> ClockView:
+    return clock_view(controlled)
+
+
+async def advance(controlled: ControlledEmulator, body: Advance) -> ClockView:
+    clock = controlled.cluster.clock
+    if not isinstance(clock, VirtualClock):
+        raise conflict("the clock is the machine's; only a virtual clock (--clock virtual) can be advanced")
+    served_ms, served_s = clock.now_ms(), time.monotonic()
+    for _ in clock.passing(body.duration_ms):
+        if clock.now_ms() - served_ms >= _STEP_MS or time.monotonic() - served_s >= _SLICE_S:
+            await asyncio.sleep(0)
+            served_ms, served_s = clock.now_ms(), time.monotonic()
+    await asyncio.sleep(0)
+    return clock_view(controlled)
+
+
 ENDPOINTS = (
-    Endpoint("GET", "/v1/holds", list_all, "The held pause points, and the names of all"),
+    Endpoint("GET", "/v1/holds", list_holds, "The held pause points, and the names of all"),
     Endpoint(
         "POST", "/v1/holds", add, "Hold a pause point: block everything that reaches it", status=HTTPStatus.CREATED
     ),
-    Endpoint("GET", _ONE, show, "One held pause point", _MISSING),
+    Endpoint("GET", _ONE, show_hold, "One held pause point", _MISSING),
     Endpoint(
         "GET",
         _ONE + "/wait",
@@ -144,5 +192,13 @@ ENDPOINTS = (
         release,
         "Release a pause point for everything that waits there or reaches it later",
         _MISSING,
+    ),
+    Endpoint("GET", "/v1/clock", show_clock, "The broker's time"),
+    Endpoint(
+        "POST",
+        "/v1/clock/advance",
+        advance,
+        "Advance a virtual clock; the response is sent after every timer that became due has run",
+        (HTTPStatus.CONFLICT,),
     ),
 )
