@@ -68,14 +68,14 @@ if TYPE_CHECKING:
         PatternType as PatternType,
         ResourceType as ResourceType,
     )
-    from dualwrite.broker_emulator.security.listener import Listener as Listener
+    from dualwrite.broker_emulator.security.listener import (
+        ClientAuth as ClientAuth,
+        Listener as Listener,
+        Tls as Tls,
+    )
     from dualwrite.broker_emulator.security.sasl.mechanism import (
         Sasl as Sasl,
         UnsecuredTokens as UnsecuredTokens,
-    )
-    from dualwrite.broker_emulator.security.tls import (
-        ClientAuth as ClientAuth,
-        Tls as Tls,
     )
 
 PUBLIC_NAMES = {
@@ -103,9 +103,8 @@ PUBLIC_NAMES = {
     "faults.registry": ("FaultHandle", "Faults"),
     "pause_points": ("PausePoint",),
     "security.acl": ("Acl", "AclFilter", "AclOperation", "PatternType", "ResourceType"),
-    "security.listener": ("Listener",),
+    "security.listener": ("ClientAuth", "Listener", "Tls"),
     "security.sasl.mechanism": ("Sasl", "UnsecuredTokens"),
-    "security.tls": ("ClientAuth", "Tls"),
 }
 """The public names, by the module that defines them."""
 

@@ -15,10 +15,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.clearing import clear
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.cluster.operations import Operations
+from dualwrite.broker_emulator.cluster.operations import Operations, clear
 from dualwrite.broker_emulator.cluster.periodic_work import ConfiguredTimers, LogMaintenance
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig

@@ -167,12 +167,9 @@ def _refused_as_a_whole(call: NodeCall, writes: list[_Write]) -> AppendResult | 
         if batch.header is None and batch.is_corrupt:
             return AppendResult(batch.error, error_message=batch.problem)
         if batch.header is not None and batch.header.attributes & TRANSACTIONAL:
-            return None if _may_use(call, call.request.transactional_id) else _FORBIDDEN
+            name = call.request.transactional_id
+            return None if name is not None and call.may_write_id(name) else _FORBIDDEN
     return None
-
-
-def _may_use(call: NodeCall, transactional_id: str | None) -> bool:
-    return transactional_id is not None and call.may_write_id(transactional_id)
 
 
 def _write(call: NodeCall, named: _Named) -> _Write:
@@ -382,7 +379,9 @@ def _row(new: Any, hints: LeaderHints, answered: tuple[_Named, AppendResult]) ->
         index=data.index,
         error_code=result.error,
         base_offset=result.base_offset,
-        log_append_time=None if result.log_append_time_ms < 0 else _instant(result.log_append_time_ms),
+        log_append_time=None
+        if result.log_append_time_ms < 0
+        else datetime.fromtimestamp(result.log_append_time_ms / 1000, UTC),
         log_start_offset=result.log_start_offset,
         record_errors=_record_errors(new, result) if result.bad_records else (),
         error_message=result.error_message,
@@ -398,8 +397,3 @@ def _record_errors(new: Any, result: AppendResult) -> tuple[Any, ...]:
         new.BatchIndexAndErrorMessage(batch_index=bad.batch_index, batch_index_error_message=bad.problem)
         for bad in result.bad_records
     )
-
-
-def _instant(timestamp_ms: int) -> datetime:
-    """Return the time in the codec's type; the codec encodes None as -1."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)

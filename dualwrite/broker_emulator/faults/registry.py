@@ -13,10 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dualwrite.broker_emulator.condition_notifier import ConditionNotifier
 from dualwrite.broker_emulator.faults.actions import CrashBefore, Delay, Hold, Reorder
 from dualwrite.broker_emulator.faults.fault import Fault, check
-from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.broker_emulator.pause_points import ConditionNotifier, PausePoint
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.api.call import Call

@@ -1,10 +1,17 @@
-"""Serve a request that a fault may act on."""
+"""Serve a request that a fault may act on; a fault of a part cuts that out, answers it, and joins both responses.
+
+Uses only the names of fields, so that a new API needs no code here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import fields, is_dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
+
+from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.faults.actions import (
     CloseAfter,
@@ -22,7 +29,13 @@ from dualwrite.broker_emulator.faults.actions import (
     Reorder,
     error_code,
 )
-from dualwrite.broker_emulator.faults.partition_errors import answer_with_partition_error
+from dualwrite.broker_emulator.faults.fault import (
+    OWNER_LISTS,
+    PARTITION_LISTS,
+    TOPIC_LISTS,
+    partition_number,
+    topic_name,
+)
 from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults, ReorderedPair
 
 if TYPE_CHECKING:
@@ -157,3 +170,126 @@ class _Service:
             self._link.answer(await self.apply(self._call))
         finally:
             pair.first_done.set_result(None)
+
+
+_IDENTITIES = (
+    "transactional_id",
+    "producer_id",
+    "group_id",
+    "name",
+    "topic",
+    "topic_name",
+    "topic_id",
+    "partition_id",
+    "partition_index",
+    "index",
+    "partition",
+    "node_id",
+    "broker_id",
+)
+"""Fields that identify a row: rows of two responses with the same values describe the same thing."""
+
+
+async def answer_with_partition_error(
+    call: Call,
+    error: ErrorCode,
+    *,
+    topic: str,
+    partition: int | None,
+    apply: Callable[[Call], Awaitable[Any]],
+) -> Any:
+    """Apply `call` without the selected part, and return one response for both parts."""
+    request = _without_waiting(call.request)
+    selected, rest = (_part(call, request, topic, partition, keep) for keep in (True, False))
+    refuse = call.api.functions.refuse_partitions
+    refused = None if selected is None else refuse(replace(call, request=selected), error)
+    applied = None if rest is None else await apply(replace(call, request=rest))
+    if refused is None or applied is None:
+        return refused if applied is None else applied
+    return _in_order_of(call, _joined(applied, refused))
+
+
+def _without_waiting(request: Any) -> Any:
+    """Return the request without its waiting time: a Fetch response with an error is sent at once."""
+    return replace(request, max_wait=timedelta(0)) if hasattr(request, "max_wait") else request
+
+
+def _part(call: Call, holder: Any, topic: str, partition: int | None, keep: bool) -> Any:
+    """Return `holder` with only the selected part (`keep`) or only the rest; None if it would be empty."""
+    changed: dict[str, Any] = {}
+    for name in TOPIC_LISTS:
+        elements = getattr(holder, name, None)
+        if elements:
+            changed[name] = _topics(call, elements, topic, partition, keep)
+    for name in OWNER_LISTS:
+        owners = getattr(holder, name, None)
+        if owners and is_dataclass(owners[0]):
+            parts = (_part(call, owner, topic, partition, keep) for owner in owners)
+            changed[name] = tuple(part for part in parts if part is not None)
+    if getattr(holder, "topic_names", None):
+        changed["topic_names"] = tuple(name for name in holder.topic_names if (name == topic) is keep)
+    return replace(holder, **changed) if any(changed.values()) else None
+
+
+def _topics(call: Call, elements: tuple[Any, ...], topic: str, partition: int | None, keep: bool) -> tuple[Any, ...]:
+    parts = []
+    for element in elements:
+        is_named = topic_name(call, element) == topic
+        lists = [name for name in PARTITION_LISTS if hasattr(element, name)]
+        if partition is None or not is_named or not lists:
+            if is_named is keep:
+                parts.append(element)
+            continue
+        kept = tuple(entry for entry in getattr(element, lists[0]) if (partition_number(entry) == partition) is keep)
+        if kept:
+            parts.append(replace(element, **{lists[0]: kept}))
+    return tuple(parts)
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Return `first` with the rows of `second` that it lacks; rows that both have are joined recursively."""
+    changed = {}
+    for member in fields(first):
+        rows = getattr(first, member.name)
+        others = getattr(second, member.name)
+        if isinstance(rows, tuple) and isinstance(others, tuple) and any(map(is_dataclass, (*rows, *others))):
+            changed[member.name] = _joined_rows(rows, others)
+    return replace(first, **changed)
+
+
+def _joined_rows(rows: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
+    joined = list(rows)
+    places = {_identity(row): place for place, row in enumerate(rows)}
+    for other in others:
+        place = places.get(_identity(other))
+        if place is None:
+            joined.append(other)
+        else:
+            joined[place] = _joined(joined[place], other)
+    return tuple(joined)
+
+
+def _identity(row: Any) -> tuple[Any, ...]:
+    return tuple(getattr(row, name, None) for name in _IDENTITIES)
+
+
+def _in_order_of(call: Call, response: Any) -> Any:
+    """Return the response with its topics in the order of the request, as brokers send them."""
+    names = [name for name in TOPIC_LISTS if getattr(call.request, name, None)]
+    if not names:
+        return response
+    order = {_topic_key(topic): place for place, topic in enumerate(getattr(call.request, names[0]))}
+    changed = {}
+    for member in fields(response):
+        rows = getattr(response, member.name)
+        if isinstance(rows, tuple) and rows and all(_topic_key(row) in order for row in rows):
+            changed[member.name] = tuple(sorted(rows, key=lambda row: order[_topic_key(row)]))
+    return replace(response, **changed)
+
+
+def _topic_key(row: Any) -> Any:
+    for name in ("name", "topic", "topic_id"):
+        value = getattr(row, name, None)
+        if value is not None:
+            return value
+    return row if isinstance(row, str) else None

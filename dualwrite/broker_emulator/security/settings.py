@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
-from dualwrite.broker_emulator.security.listener import UNROUTABLE, Listener, SecurityProtocol
+from dualwrite.broker_emulator.security.listener import (
+    UNROUTABLE,
+    ClientAuth,
+    Listener,
+    SecurityProtocol,
+    StoreType,
+    Tls,
+)
 from dualwrite.broker_emulator.security.principal import PrincipalMapping
 from dualwrite.broker_emulator.security.sasl.mechanism import (
     OAUTHBEARER,
@@ -21,7 +28,6 @@ from dualwrite.broker_emulator.security.sasl.mechanism import (
     Sasl,
     UnsecuredTokens,
 )
-from dualwrite.broker_emulator.security.tls import ClientAuth, StoreType, Tls
 
 _JAAS_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|([=;])|([^\s=;"]+))""", re.DOTALL)

@@ -38,10 +38,12 @@ from dualwrite.broker_emulator.transactions.inspection import (
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_ID,
     CoordinatorRules,
+    MarkerRun,
+    OwnedPartition,
     ProducerPair,
+    Progress,
     TransactionMetadata,
 )
-from dualwrite.broker_emulator.transactions.owned_partition import MarkerRun, OwnedPartition, Progress
 from dualwrite.broker_emulator.transactions.ports import Marker, MarkerSender, ProducerIdSource, StateLog
 from dualwrite.broker_emulator.transactions.states import (
     COMPLETE_STATES,

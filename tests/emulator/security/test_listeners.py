@@ -15,9 +15,8 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
 from dualwrite.broker_emulator.net.listeners import listeners_of
-from dualwrite.broker_emulator.security.listener import Endpoint, SecurityProtocol
+from dualwrite.broker_emulator.security.listener import Endpoint, SecurityProtocol, StoreType
 from dualwrite.broker_emulator.security.settings import listeners_from, parse_jaas
-from dualwrite.broker_emulator.security.tls import StoreType
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
 from tests.emulator.api.raw_client import RawClient, plain_batch, produce_fields
 from tests.support.servers.ports import free_port

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.transactions.owned_partition import Deadlines
+from dualwrite.broker_emulator.transactions.metadata import Deadlines
 
 Steps = st.lists(
     st.one_of(

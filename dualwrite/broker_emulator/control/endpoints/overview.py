@@ -1,4 +1,4 @@
-"""The emulator as a whole: its health, for probes and processes that wait for its start, its state, metrics and page."""
+"""The emulator as a whole: its health, for probes and processes that wait for its start, its state, metrics, page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import Annotated, Final, Literal
 
-from dualwrite.broker_emulator.cluster.clearing import clear
+from dualwrite.broker_emulator.cluster.operations import clear
 from dualwrite.broker_emulator.control.endpoint import Content, ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     faults,
