@@ -1,4 +1,11 @@
-"""The five APIs of the share coordinator, each about the state of some share-partitions (KIP-932)."""
+"""The five APIs of the share coordinator, each about the state of some share-partitions (KIP-932).
+
+The same for all of them:
+
+* Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
+* State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
+* At level 0 of the feature `share.version` everything is 35.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +23,7 @@ from dualwrite.broker_emulator.share.state_coordinator import StateShard
 from dualwrite.broker_emulator.slices import Pace, mapped
 
 _NO_TOPIC: Final = UUID(int=0)
+_NO_FIELDS: Final[dict[str, Any]] = {}
 """The topic id that the codec reads as None."""
 
 Work = Callable[[StateShard, StateKey, Any], Awaitable[dict[str, Any]]]
@@ -89,22 +97,14 @@ def refusal(call: NodeCall, result: str, defaults: dict[str, Any], error: ErrorC
     )
 
 
-_INITIALIZE_RESULT = "InitializeStateResult"
-_INITIALIZE_DEFAULTS: dict[str, Any] = {}
-
-
 async def handle_initialize_share_group_state(call: NodeCall) -> Any:
     """Serve InitializeShareGroupState (key 83), version 0.
 
     Gives share-partitions a new state, before a group gets them assigned or when their start offsets are altered.
 
     * An older state epoch than the known one is 124; a negative one, or a negative start offset other than -1, is 42.
-
-    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
-    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
-    * At level 0 of the feature `share.version` everything is 35.
     """
-    return await for_each_partition(call, _INITIALIZE_RESULT, _INITIALIZE_DEFAULTS, _initialize_work)
+    return await for_each_partition(call, "InitializeStateResult", _NO_FIELDS, _initialize_work)
 
 
 async def _initialize_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
@@ -113,10 +113,9 @@ async def _initialize_work(shard: StateShard, key: StateKey, partition: Any) -> 
 
 
 def refuse_initialize_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
-    return refusal(call, _INITIALIZE_RESULT, _INITIALIZE_DEFAULTS, error)
+    return refusal(call, "InitializeStateResult", _NO_FIELDS, error)
 
 
-_READ_RESULT = "ReadStateResult"
 _READ_DEFAULTS: dict[str, Any] = {"state_epoch": 0, "start_offset": 0, "state_batches": ()}
 
 
@@ -127,16 +126,13 @@ async def handle_read_share_group_state(call: NodeCall) -> Any:
 
     * No state 42, with a message; an older leader epoch than the known one 74, a negative one 42.
     * A partition named twice has one row, as in the other four APIs.
-    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
-    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
-    * At level 0 of the feature `share.version` everything is 35.
     """
 
     async def with_batches(fields: dict[str, Any]) -> dict[str, Any]:
         batches = await mapped(lambda batch: call.new.StateBatch(**batch._asdict()), fields["state_batches"])
         return {**fields, "state_batches": tuple(batches)}
 
-    return await for_each_partition(call, _READ_RESULT, _READ_DEFAULTS, _read_work, with_batches)
+    return await for_each_partition(call, "ReadStateResult", _READ_DEFAULTS, _read_work, with_batches)
 
 
 async def _read_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
@@ -145,11 +141,7 @@ async def _read_work(shard: StateShard, key: StateKey, partition: Any) -> dict[s
 
 
 def refuse_read_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
-    return refusal(call, _READ_RESULT, _READ_DEFAULTS, error)
-
-
-_WRITE_RESULT = "WriteStateResult"
-_WRITE_DEFAULTS: dict[str, Any] = {}
+    return refusal(call, "ReadStateResult", _READ_DEFAULTS, error)
 
 
 async def handle_write_share_group_state(call: NodeCall) -> Any:
@@ -162,12 +154,8 @@ async def handle_write_share_group_state(call: NodeCall) -> Any:
       epoch 124.
     * Offsets, states and counts that no leader writes are 42, with a message: Kafka stores them, and its leaders fail
       when they read them. A state too large for a record is -1.
-
-    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
-    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
-    * At level 0 of the feature `share.version` everything is 35.
     """
-    return await for_each_partition(call, _WRITE_RESULT, _WRITE_DEFAULTS, _write_work)
+    return await for_each_partition(call, "WriteStateResult", _NO_FIELDS, _write_work)
 
 
 async def _write_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
@@ -186,23 +174,15 @@ def _batch(batch: Any) -> StateBatch:
 
 
 def refuse_write_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
-    return refusal(call, _WRITE_RESULT, _WRITE_DEFAULTS, error)
-
-
-_DELETE_RESULT = "DeleteStateResult"
-_DELETE_DEFAULTS: dict[str, Any] = {}
+    return refusal(call, "WriteStateResult", _NO_FIELDS, error)
 
 
 async def handle_delete_share_group_state(call: NodeCall) -> Any:
     """Serve DeleteShareGroupState (key 86), version 0.
 
     Deletes the state of share-partitions, if there is any.
-
-    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
-    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
-    * At level 0 of the feature `share.version` everything is 35.
     """
-    return await for_each_partition(call, _DELETE_RESULT, _DELETE_DEFAULTS, _delete_work)
+    return await for_each_partition(call, "DeleteStateResult", _NO_FIELDS, _delete_work)
 
 
 async def _delete_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
@@ -211,10 +191,9 @@ async def _delete_work(shard: StateShard, key: StateKey, partition: Any) -> dict
 
 
 def refuse_delete_share_group_state(call: NodeCall, error: ErrorCode) -> Any:
-    return refusal(call, _DELETE_RESULT, _DELETE_DEFAULTS, error)
+    return refusal(call, "DeleteStateResult", _NO_FIELDS, error)
 
 
-_SUMMARY_RESULT = "ReadStateSummaryResult"
 _SUMMARY_DEFAULTS: dict[str, Any] = {
     "state_epoch": 0,
     "leader_epoch": 0,
@@ -229,12 +208,8 @@ async def handle_read_share_group_state_summary(call: NodeCall) -> Any:
     Reads the epochs and start offsets in the state of share-partitions; without a state the start offset is -1.
 
     * v1: the number of records whose delivery is complete (KIP-1226).
-
-    * Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
-    * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
-    * At level 0 of the feature `share.version` everything is 35.
     """
-    return await for_each_partition(call, _SUMMARY_RESULT, _SUMMARY_DEFAULTS, _summary_work)
+    return await for_each_partition(call, "ReadStateSummaryResult", _SUMMARY_DEFAULTS, _summary_work)
 
 
 async def _summary_work(shard: StateShard, key: StateKey, partition: Any) -> dict[str, Any]:
@@ -242,4 +217,4 @@ async def _summary_work(shard: StateShard, key: StateKey, partition: Any) -> dic
 
 
 def refuse_read_share_group_state_summary(call: NodeCall, error: ErrorCode) -> Any:
-    return refusal(call, _SUMMARY_RESULT, _SUMMARY_DEFAULTS, error)
+    return refusal(call, "ReadStateSummaryResult", _SUMMARY_DEFAULTS, error)
