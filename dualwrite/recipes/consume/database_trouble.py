@@ -6,6 +6,7 @@ a value that does not fit) are the fault of the data.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -108,23 +109,23 @@ _TROUBLE_MYSQL_NUMBERS: Final = frozenset(
 # SQLite's primary result codes
 _TROUBLE_SQLITE_CODES: Final = frozenset(
     {
-        2,  # SQLITE_INTERNAL
-        3,  # SQLITE_PERM
-        4,  # SQLITE_ABORT
-        5,  # SQLITE_BUSY
-        6,  # SQLITE_LOCKED
-        7,  # SQLITE_NOMEM
-        8,  # SQLITE_READONLY
-        9,  # SQLITE_INTERRUPT
-        10,  # SQLITE_IOERR
-        11,  # SQLITE_CORRUPT
-        13,  # SQLITE_FULL
-        14,  # SQLITE_CANTOPEN
-        15,  # SQLITE_PROTOCOL
-        17,  # SQLITE_SCHEMA
-        22,  # SQLITE_NOLFS
-        23,  # SQLITE_AUTH
-        26,  # SQLITE_NOTADB
+        sqlite3.SQLITE_INTERNAL,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_ABORT,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_SCHEMA,
+        sqlite3.SQLITE_NOLFS,
+        sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_NOTADB,
     }
 )
 # SQLite errors that only their message identifies

@@ -89,7 +89,6 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
             create = self._may_create_outbox
             need_table(self._engine, pinned, kafka_transaction_outbox, create=create, option=" --outbox")
             pin.has_outbox_table = True
-        self._may_create_outbox = False
 
     @property
     def _outbox_sql(self) -> OutboxSql:

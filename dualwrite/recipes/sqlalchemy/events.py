@@ -87,7 +87,7 @@ def _on_statement(cursor: Any, statement: str, parameters: Any, context: Any) ->
 
 def _on_statements(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
     _tell_transaction(statement, context)
-    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.executemany(statement, parameters))
+    return False  # none of ours
 
 
 def _on_statement_without_parameters(cursor: Any, statement: str, context: Any) -> bool:
