@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from traceback import walk_stack, walk_tb
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final, ParamSpec
 
 P = ParamSpec("P")
@@ -71,7 +71,18 @@ def pass_on_signal(error: Exception) -> None:
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     for each in _raised_below(error):
         if any(frame.f_code in handlers for frame, _ in walk_tb(each.__traceback__)):
-            raise each
+            raise _original(each)
+
+
+def _original(error: BaseException) -> BaseException:
+    """Return the cause of an error that has taken its traceback over, as a StatementError of SQLAlchemy does."""
+    cause = error.__cause__
+    return error if cause is None or _place(cause) != _place(error) else cause
+
+
+def _place(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Return where an error was raised; nothing if it was not."""
+    return [*walk_tb(error.__traceback__)][-1:]
 
 
 def _raised_below(error: BaseException) -> Iterator[BaseException]:

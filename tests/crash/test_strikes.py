@@ -329,14 +329,18 @@ def test_places_of_the_first_block_and_the_close(face: Face) -> None:
     strike_lives(face, stride=7)
 
 
-@pytest.mark.parametrize("face", ["no-pool", "psycopg", "given", "psycopg-given"], indirect=True)
+_BEGIN_OURSELVES: Final = ("postgres", "no-pool", "psycopg", "pool", "psycopg-pool", "given", "psycopg-given")
+"""A Session begins at its caller's own statement, in SQLAlchemy alone."""
+
+
+@pytest.mark.parametrize("face", _BEGIN_OURSELVES, indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_that_strikes_while_begin_is_under_way(
     face: Face, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reaches the caller itself, in place of the error that a ROLLBACK ends with before the response to BEGIN.
 
-    Without the pool's ping of SQLAlchemy, a statement before BEGIN that turns the exception into an error of its own.
+    With the pool of SQLAlchemy, it strikes the ping before BEGIN, and SQLAlchemy fails to go on.
     """
     raised = kind("while BEGIN is under way")
 

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final
 
 import psycopg
@@ -27,10 +28,10 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite import DualWriter, PsycopgDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records import traces
-from dualwrite.errors import OutcomeUnknown
 from dualwrite.recipes.core import metrics
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
+from tests.support.strikes import is_of_new_statement
 
 CLOSES_WITHIN_S: Final = 60
 
@@ -78,9 +79,13 @@ def in_session(engine: sa.Engine) -> Callable[[Any, str, int], None]:
     def write(writer: Any, name: str, number: int) -> None:
         dual_write_sessions(made, writer)
         with made() as session:
-            session.execute(sa.text("INSERT INTO rows VALUES (:name, :n)"), {"name": name, "n": number})
-            send(session, name, str(number))
-            session.commit()
+            try:
+                session.execute(sa.text("INSERT INTO rows VALUES (:name, :n)"), {"name": name, "n": number})
+                send(session, name, str(number))
+                session.commit()
+            except SoftTimeLimit:  # SQLAlchemy invalidates a connection only behind a BaseException
+                session.invalidate()
+                raise
 
     return write
 
@@ -102,15 +107,6 @@ def faces_of(server: PostgresServer, bootstrap_servers: str, suffix: str) -> lis
     return [Face(f"{name}-{suffix}", make(f"{name}-{suffix}"), write) for name, make, write in made]
 
 
-def is_interruption(error: BaseException | None) -> bool:
-    """Return whether a signal has struck, in a driver perhaps, whose connection was of no use then."""
-    while error is not None:
-        if isinstance(error, KINDS):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 class Struck:
     """The handler of the signal, which raises once where it is awaited.
 
@@ -119,16 +115,30 @@ class Struck:
 
     kind: type[BaseException] = SoftTimeLimit
     is_awaited = False
+    raised: BaseException | None = None
+    is_wrapped = False
+    """Whether SQLAlchemy makes a StatementError of it."""
 
-    def __call__(self, *_: object) -> None:
+    def __call__(self, _: int, frame: FrameType | None) -> None:
         if self.is_awaited:
             self.is_awaited = False
-            raise self.kind
+            self.is_wrapped = issubclass(self.kind, Exception) and is_of_new_statement(frame)
+            self.raised = self.kind()
+            raise self.raised
+
+    def has_reached(self, error: BaseException) -> bool:
+        """Return whether `error`, which reached the caller, is the one that was raised.
+
+        SQLAlchemy asserts in a `finally` that a COMMIT or ROLLBACK has ended its transaction.
+        """
+        if isinstance(error, AssertionError):
+            return error.__context__ is self.raised
+        return self.raised is not None and (error.__cause__ if self.is_wrapped else error) is self.raised
 
 
 def strike(face: Face, struck: Struck) -> None:
     """Write one event, with a signal at a random moment."""
-    struck.kind = random.choice(KINDS)
+    struck.kind, struck.raised = random.choice(KINDS), None
     face.number += 1
     began_s = time.monotonic()
     try:
@@ -143,10 +153,8 @@ def strike(face: Face, struck: Struck) -> None:
         face.told["written"] += 1
     except BaseException as error:
         text = f"{face.number}: {type(error).__name__}: {error}"[:300]
-        if not is_interruption(error):
+        if not struck.has_reached(error):
             face.unexpected.append(text)
-        elif isinstance(error, OutcomeUnknown):
-            print(face.name, text, f"after {time.monotonic() - began_s:.1f} s", flush=True)
         face.told[type(error).__name__] += 1
 
 

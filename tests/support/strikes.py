@@ -19,6 +19,8 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
+from dualwrite.recipes.sqlalchemy.drivers import here
+
 OURS: Final = (str(Path(__file__).parents[2] / "dualwrite") + "/",)
 _SQLALCHEMY: Final = Path(sa.__file__).parent
 WITH_SQLALCHEMY: Final = (
@@ -82,7 +84,7 @@ class Strike:
         is_here = self._at == (code.co_qualname if isinstance(self._at, str) else self.places)
         if is_here and not self.where and not _is_swallowed(frame):
             of = f" of {arg.__qualname__}" if event == "c_return" else ""
-            self.is_wrapped = issubclass(self._kind, Exception) and _is_of_new_statement(frame)
+            self.is_wrapped = issubclass(self._kind, Exception) and is_of_new_statement(frame)
             self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}, {event}{of}"
             signal.raise_signal(signal.SIGUSR1)
 
@@ -96,13 +98,16 @@ def _is_swallowed(frame: FrameType | None) -> bool:
     return False
 
 
-def _is_of_new_statement(frame: FrameType | None) -> bool:
-    """Return whether SQLAlchemy makes the context of a statement here, to which the cursor belongs."""
+def is_of_new_statement(frame: FrameType | None) -> bool:
+    """Return whether SQLAlchemy makes the context of a statement of the caller here, to which the cursor belongs."""
+    is_found = False
     while frame is not None:
+        if frame.f_code is here.__code__:
+            return False  # a statement of ours
         if frame.f_code.co_name in ("_init_compiled", "_init_statement", "_init_ddl"):
-            return frame.f_code.co_filename.startswith(str(_SQLALCHEMY))
+            is_found = is_found or frame.f_code.co_filename.startswith(str(_SQLALCHEMY))
         frame = frame.f_back
-    return False
+    return is_found
 
 
 def strike(at: int | str, act: Callable[[], object], kind: Struck = StruckError, inside: tuple[str, ...] = OURS) -> str:

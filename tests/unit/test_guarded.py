@@ -15,7 +15,8 @@ from dualwrite.client.transactions.states import ProducerState
 from dualwrite.guarded import pass_on_signal
 from dualwrite.partitioners import partitioning
 from dualwrite.producer import Transaction
-from dualwrite.recipes.sqlalchemy.drivers import terminate
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.sqlalchemy.drivers import here, terminate
 
 
 class TimeLimitError(Exception):
@@ -105,7 +106,25 @@ def terminates_a_connection() -> None:
     terminate(dialect, object())
 
 
-STRUCK: Final[list[Callable[[], None]]] = [serializes, chooses_a_partition, aborts_a_block, terminates_a_connection]
+def is_wrapped_by_sqlalchemy() -> None:
+    """An error without a cursor becomes the cause of another, which takes its traceback over."""
+    with sa.create_engine("sqlite://").connect() as connection:
+        blocking.run(here(lambda: connection.scalar(sa.select(sa.bindparam("a", 1, type_=Struck())))))
+
+
+class Struck(sa.types.TypeDecorator[int]):
+    impl = sa.Integer
+    cache_ok = True
+    process_bind_param = struck
+
+
+STRUCK: Final[list[Callable[[], None]]] = [
+    serializes,
+    chooses_a_partition,
+    aborts_a_block,
+    terminates_a_connection,
+    is_wrapped_by_sqlalchemy,
+]
 
 
 @pytest.mark.parametrize("act", STRUCK)

@@ -47,8 +47,15 @@ class Carry(Protocol):
 
 
 async def here(function: Callable[[], ResultT]) -> ResultT:
-    """Call a function in this thread, blocking it."""
-    return function()
+    """Call a function in this thread, blocking it. An interruption is not replaced by what follows from it.
+
+    SQLAlchemy may fail to go on after one: to reset the connection that it pings, to roll back, to make a statement.
+    """
+    try:
+        return function()
+    except Exception as error:
+        pass_on_signal(error)
+        raise
 
 
 # ---- a COMMIT that decides ------------------------------------------------------------------------------------------
