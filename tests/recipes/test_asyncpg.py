@@ -576,6 +576,8 @@ async def test_a_statement_that_a_failed_transaction_accepts_does_not_hide_the_f
         with suppress(asyncpg.PostgresError):
             await tx.connection.execute("SELECT 1/0")
         await goes_on(tx.connection)
+        with suppress(asyncpg.PostgresError):
+            await tx.connection.execute("SAVEPOINT refused")
         await tx.connection.execute("ROLLBACK TO s")
         await put(tx, scenario, 2)
     scenario.assert_both_sides_agree("2")
