@@ -56,14 +56,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dualwrite/recipes/recovery/plan.py",
-        "(Row.FREE, Age.OLD): (_A.COMMIT, _A.ABORT,",
-        "(Row.FREE, Age.OLD): (_A.COMMIT, _A.COMMIT,",
+        "Row.FREE: (_A.COMMIT, _A.ABORT,",
+        "Row.FREE: (_A.COMMIT, _A.COMMIT,",
         "recovery/test_plan.py recovery/test_service.py",
     ),
     Mutant(
         "dualwrite/recipes/recovery/plan.py",
-        "(Row.HELD, Age.OLD): (_A.IN_USE, _A.IN_USE,",
-        "(Row.HELD, Age.OLD): (_A.IN_USE, _A.ABORT,",
+        "Row.HELD: (_A.IN_USE, _A.IN_USE,",
+        "Row.HELD: (_A.IN_USE, _A.ABORT,",
         "recovery/test_plan.py recovery/test_service.py",
     ),
     Mutant(
@@ -258,7 +258,7 @@ MUTANTS: Final = (
         "recipes/test_torn.py",
     ),
     Mutant(
-        "dualwrite/recipes/recovery/service.py",
+        "dualwrite/recipes/recovery/log_ends.py",
         "if again.finding is Finding.OPEN or again.described.is_ending:",
         "if False:",
         "recipes/test_torn.py",

@@ -32,8 +32,8 @@ from dualwrite.cli.output import (
 )
 from dualwrite.errors import DualWriteError, KafkaError
 from dualwrite.recipes.core.judge import REFUSALS
-from dualwrite.recipes.recovery.overview import InCluster, Standing, ids_in_database, standing
-from dualwrite.recipes.recovery.service import keeps_prepared, transaction_version
+from dualwrite.recipes.recovery.overview import Standing, ids_in_database, standing
+from dualwrite.recipes.recovery.seen import Cluster, cluster_of
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
 _HEADERS: Final = (
@@ -205,7 +205,7 @@ def look(
     now_ms = int(time.time() * 1000)
     if engine is None or not known:
         return lines_of(described, known, now_ms, _NO_CLUSTER)
-    cluster = _cluster(admin, timeout_ms)
+    cluster = cluster_of(admin, timeout_ms=timeout_ms)
     lines = lines_of(described, known, now_ms, cluster)
     if any(_is_wrong(line) for line in lines):  # unless the row was older than the description
         known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
@@ -213,15 +213,7 @@ def look(
     return lines
 
 
-_NO_CLUSTER: Final = InCluster("", 0, lambda _: True)
-
-
-def _cluster(admin: TransactionAdmin, timeout_ms: int | None) -> InCluster:
-    return InCluster(
-        admin.describe_cluster(timeout_ms=timeout_ms).cluster_id or "",
-        transaction_version(admin.describe_features()),
-        lambda kafka_id: keeps_prepared(admin, kafka_id),
-    )
+_NO_CLUSTER: Final = Cluster("", 0, lambda _: True)
 
 
 def _by_database_alone(engine: sa.Engine, schema: str | None, prefix: str) -> list[Line]:
@@ -233,7 +225,7 @@ def lines_of(
     described: Mapping[str, TransactionDescription | None],
     known: Mapping[str, StoredRow] | None,
     now_ms: int,
-    cluster: InCluster,
+    cluster: Cluster,
 ) -> list[Line]:
     """Return the lines, oldest first, of ids with an open transaction, stored blocks or owed records, or refused ids.
 
@@ -273,10 +265,10 @@ def _with_database(line: Line, ours: StoredRow | None, stands: Standing, now_ms:
     since_ms = ours.waiting.since_ms
     return replace(
         line,
-        database=stands.refusal or (_OWED if stands.owed is not None else _row_state(line, ours.state)),
+        database=stands.refusal or (_OWED if stands.is_owed else _row_state(line, ours.state)),
         stored_blocks=ours.waiting.blocks,
         stored_age_ms=max(now_ms - since_ms, 0) if ours.waiting.blocks and since_ms is not None else None,
-        owed_records=None if stands.owed is None else stands.owed.records,
+        owed_records=stands.owed_records,
     )
 
 

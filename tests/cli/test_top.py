@@ -14,7 +14,7 @@ from dualwrite.cli.top import lines_of
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.recovery.overview import InCluster
+from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
 from tests.cli.conftest import Call
 from tests.cli.terminal import InTerminal, Interrupted
@@ -26,7 +26,7 @@ from tests.recovery.world import left_open
 from tests.support.databases import Database
 from tests.support.kafka_ids import kafka_id_of
 
-V2 = InCluster("", 2, lambda _: False)
+V2 = Cluster("", 2, lambda _: False)
 
 
 def test_one_look(call: Call, database: Database, emulator: Emulator) -> None:

@@ -7,6 +7,7 @@ finds by name (the engine, the connections to Kafka) are replaced while it runs.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Hashable, Mapping
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from unittest import mock
@@ -21,7 +22,7 @@ from dualwrite.client.transactions.recovery import TRANSACTIONAL_ID_NOT_FOUND
 from dualwrite.errors import DualWriteError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.store import state_in, stayed_locked
-from dualwrite.recipes.recovery import service
+from dualwrite.recipes.recovery import completion, log_ends, service
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
@@ -87,7 +88,7 @@ class _CheckedAdmin:
     def describe_features(self) -> Mapping[int, BrokerFeatures]:
         return {1: BrokerFeatures(1, {}, {}, {"transaction.version": (self._version, self._version)}, 0)}
 
-    def describe_cluster(self) -> ClusterDescription:
+    def describe_cluster(self, timeout_ms: int | None = None) -> ClusterDescription:
         return ClusterDescription(None, None, ())
 
     def describe_two_phase_commit(self, transactional_id: str) -> dict[int, TwoPhaseCommit]:
@@ -154,21 +155,27 @@ def _rows(*given: Any, **named: Any) -> dict[str, StoredRow]:
     return {TRANSACTIONAL_ID: StoredRow(*found)}
 
 
-def _replaced(profile: Profile, *, fails_over: bool) -> dict[str, Any]:
-    """Return the replacements of names in the service's module."""
+def _replaced(profile: Profile, *, fails_over: bool) -> list[Any]:
+    """Return the patches of names in the modules of recovery."""
     database = _ServicesDatabase(by_commit=False, fails_over=fails_over)
-    return {
-        "TransactionAdmin": lambda **_: _CheckedAdmin(profile),
-        "ParticipantProducer": lambda **_: _LogReader(profile),
-        "KafkaParticipant": lambda _: CheckedKafka(profile),
-        "SqlAlchemyDatabase": lambda *_, **__: database,
-        "SQLAlchemyError": DatabaseGone,
-        "known_database": lambda *_, **__: (None, _IDENTITY),
-        "stored_rows": _rows,
-        "schema_for": lambda *_: None,
-        "watch": lambda _: None,
-        "blocking": SimpleNamespace(run=_run, sleep=_no_sleep),
-    }
+    return [
+        mock.patch.multiple(
+            service,
+            TransactionAdmin=lambda **_: _CheckedAdmin(profile),
+            SQLAlchemyError=DatabaseGone,
+            known_database=lambda *_, **__: (None, _IDENTITY),
+            stored_rows=_rows,
+            schema_for=lambda *_: None,
+            watch=lambda _: None,
+        ),
+        mock.patch.multiple(log_ends, ParticipantProducer=lambda **_: _LogReader(profile)),
+        mock.patch.multiple(
+            completion,
+            KafkaParticipant=lambda _: CheckedKafka(profile),
+            SqlAlchemyDatabase=lambda *_, **__: database,
+            blocking=SimpleNamespace(run=_run, sleep=_no_sleep),
+        ),
+    ]
 
 
 def serves(profile: Profile, *, fails_over: bool = False) -> Program:
@@ -188,14 +195,18 @@ def serves(profile: Profile, *, fails_over: bool = False) -> Program:
         return [("service", each.action.value, each.changed) for each in found.found]
 
     async def program(told: list[Said]) -> None:
-        replaced = mock.patch.multiple(service, **_replaced(profile, fails_over=fails_over))
+        replaced = _replaced(profile, fails_over=fails_over)
         running = greenlet.greenlet(one_round)
-        with replaced:
-            request = running.switch()
+
+        def switch(*reply: Any) -> Any:
+            with ExitStack() as patches:
+                for patch in replaced:
+                    patches.enter_context(patch)
+                return running.switch(*reply)
+
+        request = switch()
         while not running.dead:
-            reply = await ask(request)
-            with replaced:
-                request = running.switch(reply)
+            request = switch(await ask(request))
         told += request
 
     return program

@@ -18,8 +18,8 @@ from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.proof import forgotten_text, is_forgotten, manifest_of, settled_text
-from dualwrite.recipes.recovery import forgetting
 from dualwrite.recipes.recovery.forgetting import Forgotten, forget_cluster
+from dualwrite.recipes.recovery.stored_rows import StoredRow, note
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -253,9 +253,10 @@ def test_two_operators_at_once(store: Database) -> None:
     with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
         text = site.text() or ""
         (found,) = forget(store, another, cluster_id, apply=False)
+        seen, noted = StoredRow(str(site.row()), text), forgotten_text(site.row(), text)
         database = SqlAlchemyDatabase(store.aside, create_table=False, schema=None, only_recovers=True)
         for _ in range(2):
-            blocking.run(forgetting._note(database, found, text, 100))
+            blocking.run(note(database, found.transactional_id, seen, noted, 100))
             assert site.text() == forgotten_text(site.row(), text)
 
 
@@ -265,13 +266,14 @@ def test_a_row_that_has_changed_since_it_was_shown_is_left(store: Database, mean
     with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
         text = site.text() or ""
         (found,) = forget(store, another, cluster_id, apply=False)
+        seen, noted = StoredRow(str(site.row()), text), forgotten_text(site.row(), text)
         site.recover()
         if meanwhile == "written on":
             site.write("more")
         row, now = site.row(), site.text()
         database = SqlAlchemyDatabase(store.aside, create_table=False, schema=None, only_recovers=True)
         with pytest.raises(RetriableError, match="nothing was changed: stop it"):
-            blocking.run(forgetting._note(database, found, text, 100))
+            blocking.run(note(database, found.transactional_id, seen, noted, 100))
         assert (site.row(), site.text()) == (row, now)
 
 

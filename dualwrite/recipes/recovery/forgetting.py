@@ -12,23 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.errors import DualWriteError, IllegalStateError, RetriableError
+from dualwrite.errors import DualWriteError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.judge import RowInCluster
-from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.proof import forgotten_text
-from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
-from dualwrite.recipes.recovery.stored_rows import known_database, stored_rows
+from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, note, stored_rows
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.events import watch
 
@@ -73,9 +70,10 @@ def forget_cluster(
     watch(engine)  # the transaction's end is ours
     database = SqlAlchemyDatabase(engine, create_table=False, schema=schema, only_recovers=True)
     done = []
-    for each, text in found:
+    for each, row in found:
         try:
-            blocking.run(_note(database, each, text, lock_timeout_ms))
+            noted = forgotten_text(PreparedTxnState(row.state), row.manifest)
+            blocking.run(note(database, each.transactional_id, row, noted, lock_timeout_ms))
         except (DualWriteError, SQLAlchemyError) as error:
             done.append(replace(each, error=first_line(error)))
         else:
@@ -106,15 +104,15 @@ def _in_doubt(
     prefix: str | None,
     transactional_ids: Collection[str],
     schema: str | None,
-) -> Iterator[tuple[Forgotten, str]]:
-    """Yield the rows that name a transaction of that cluster, with their texts."""
+) -> Iterator[tuple[Forgotten, StoredRow]]:
+    """Yield the rows that name a transaction of that cluster."""
     pinned, identity = known_database(engine, schema)
     names = {identity.name_as_given(each) for each in transactional_ids}
     for name, row in sorted(stored_rows(engine, pinned, prefix=prefix, transactional_ids=names).items()):
         found = RowInCluster(name, PreparedTxnState(row.state), row.manifest, answers)
         manifest = None if found.is_settled else found.elsewhere
         if manifest is not None and manifest.cluster_id == cluster_id:
-            yield _forgotten(name, manifest), row.manifest
+            yield _forgotten(name, manifest), row
 
 
 def _forgotten(name: str, manifest: Manifest) -> Forgotten:
@@ -124,26 +122,3 @@ def _forgotten(name: str, manifest: Manifest) -> Forgotten:
         sum(part.record_count for part in manifest.partitions),
         tuple(f"{part.topic}-{part.partition}" for part in manifest.partitions),
     )
-
-
-async def _note(database: SqlAlchemyDatabase, forgotten: Forgotten, text: str, lock_timeout_ms: int) -> None:
-    """Note in the row that its transaction is given up. Raises RetriableError if the row is another one now."""
-    name = forgotten.transactional_id
-
-    async def note(transaction: DatabaseTransaction) -> None:
-        row = await transaction.lock(name, timeout_ms=lock_timeout_ms)
-        now = await transaction.read_manifest(name)
-        noted: Final = forgotten_text(row, text)
-        if str(row) != forgotten.prepared_state or now not in (text, noted):
-            raise RetriableError(_CHANGED.format(name=name, row=row, expected=forgotten.prepared_state))
-        if now != noted:
-            await transaction.write(name, previous=row, new=row, manifest=noted)
-            await transaction.commit()
-
-    await in_own_transaction(database.begin, note)
-
-
-_CHANGED: Final = (
-    "the state row of transactional id {name!r} has changed since it was read: it named {expected}, and names {row} "
-    "now, or its proof is another one. A process uses the id; nothing was changed: stop it, and look again"
-)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
-from dualwrite.client.log.transaction_end import TransactionEnd
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
+from dualwrite.client.transactions.recovery import Finding
 from dualwrite.errors import DualWriteError
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.judge import refusal_of
 from dualwrite.recipes.core.proof import Verdict
+from dualwrite.recipes.recovery.seen import Decision, Seen
+from dualwrite.recipes.sql.database_identity import foreign_suffix_of
 
 
 class Row(Enum):
@@ -30,13 +31,6 @@ class Row(Enum):
     HELD = "another database transaction holds its lock: a dual write of the id is running"
     MISSING = "there is no row: this database decides nothing for the id"
     VOUCHED = "there is no row, and the caller vouches that no other database decides for the id"
-
-
-class Age(Enum):
-    """How long the open transaction has been open."""
-
-    YOUNG = "less than the minimum age, or unknown"
-    OLD = "at least the minimum age"
 
 
 class Action(StrEnum):
@@ -108,74 +102,26 @@ CHANGES: Final = frozenset(
 )
 """The actions that change an id."""
 
-NEEDS_OPERATOR: Final = frozenset(
-    {
-        Action.NO_ROW,
-        Action.LOST,
-        Action.NOT_PROVEN,
-        Action.REFUSED,
-        Action.OVERDUE,
-        Action.FORGOTTEN,
-        Action.ANOTHER_CLUSTER,
-        Action.WENT_BACK,
-        Action.HANGS,
-        Action.FAILED,
-    }
-)
+NEEDS_OPERATOR: Final = frozenset(Action) - CHANGES - {Action.NOTHING, Action.ENDING, Action.IN_USE, Action.YOUNG}
 """The actions that report an id for an operator to look into."""
 
-_A, _F = Action, Finding
+_A = Action
 
 # Columns in the order of Finding: OPEN, OTHER_OPEN, COMMITTED, ABORTED, VANISHED, NO_TRACE.
 # Without a row nothing is stored, so COMMITTED, ABORTED, VANISHED cannot occur there; the id would be left alone.
-_ROWS: Final[dict[tuple[Row, Age], tuple[Action, ...]]] = {
-    (Row.FREE, Age.OLD): (_A.COMMIT, _A.ABORT, _A.NOTHING, _A.LOST, _A.FORGOTTEN, _A.NOTHING),
-    (Row.FREE, Age.YOUNG): (_A.YOUNG, _A.YOUNG, _A.NOTHING, _A.LOST, _A.FORGOTTEN, _A.NOTHING),
-    (Row.HELD, Age.OLD): (_A.IN_USE, _A.IN_USE, _A.NOTHING, _A.IN_USE, _A.IN_USE, _A.NOTHING),
-    (Row.HELD, Age.YOUNG): (_A.IN_USE, _A.IN_USE, _A.NOTHING, _A.IN_USE, _A.IN_USE, _A.NOTHING),
-    (Row.MISSING, Age.OLD): (_A.NO_ROW, _A.NO_ROW, _A.NOTHING, _A.NOTHING, _A.NOTHING, _A.NOTHING),
-    (Row.MISSING, Age.YOUNG): (_A.YOUNG, _A.YOUNG, _A.NOTHING, _A.NOTHING, _A.NOTHING, _A.NOTHING),
-    (Row.VOUCHED, Age.OLD): (_A.NO_ROW, _A.TERMINATE, _A.NOTHING, _A.NOTHING, _A.NOTHING, _A.NOTHING),
-    (Row.VOUCHED, Age.YOUNG): (_A.YOUNG, _A.YOUNG, _A.NOTHING, _A.NOTHING, _A.NOTHING, _A.NOTHING),
+_ROWS: Final[dict[Row, tuple[Action, ...]]] = {
+    Row.FREE: (_A.COMMIT, _A.ABORT, _A.NOTHING, _A.LOST, _A.FORGOTTEN, _A.NOTHING),
+    Row.HELD: (_A.IN_USE, _A.IN_USE, _A.NOTHING, _A.IN_USE, _A.IN_USE, _A.NOTHING),
+    Row.MISSING: (_A.NO_ROW, _A.NO_ROW, _A.NOTHING, _A.NOTHING, _A.NOTHING, _A.NOTHING),
+    Row.VOUCHED: (_A.NO_ROW, _A.TERMINATE, _A.NOTHING, _A.NOTHING, _A.NOTHING, _A.NOTHING),
 }
 
-ACTIONS: Final[dict[tuple[Row, Age, Finding], Action]] = {
-    (row, age, finding): action
-    for (row, age), actions in _ROWS.items()
-    for finding, action in zip(Finding, actions, strict=True)
+ACTIONS: Final[dict[tuple[Row, Finding], Action]] = {
+    (row, finding): action for row, actions in _ROWS.items() for finding, action in zip(Finding, actions, strict=True)
 }
 
-_BEING_ENDED: Final = (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT)
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts that are known of one id.
-
-    `stored` is empty if there is no row; `age_ms` is None if it is unknown. `end` is how the stored transaction ended,
-    by the log; None if the log was not read. `is_repairable`: aborted records may be published again.
-    """
-
-    row: Row
-    stored: PreparedTxnState
-    described: Described
-    age_ms: int | None
-    transaction_version: int
-    end: TransactionEnd | None = None
-    is_repairable: bool = True
-    is_kept: bool = False
-    """Whether the database keeps the records of the stored transaction."""
-    verdict: Verdict | None = None
-    """How the stored transaction has ended, as the row notes it."""
-    stored_age_ms: int | None = None
-    """For how long the database has stored blocks of the id that wait for Kafka; None if it stores none."""
-    has_publisher: bool = False
-    """Whether a living process has the lease of this outbox, and so publishes them."""
-    is_settled: bool = False
-    """Whether the row says that the stored transaction is known to be complete, so that no cluster need be asked."""
-    refusal: Action | None = None
-    """The action that reports the refusal by the row, as the judge names it; None if the row is no cause of one."""
-
+_OF_OPEN: Final = (Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.NO_ROW)
+"""The actions about an open transaction, which is left to its owner while it is young."""
 
 PROVEN_BY_LOG: Final = frozenset({Finding.COMMITTED, Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
 """The findings that the log confirms or corrects, if it still has the records of the stored transaction.
@@ -184,109 +130,93 @@ An open transaction is committed first, and then the log is read.
 """
 
 
-def finding_of(facts: Facts) -> Finding:
+def finding_of(seen: Seen) -> Finding:
     """Return the finding about the stored transaction, by its row, the log if it was read, and the coordinator."""
-    finding = find(facts.stored, facts.described, facts.transaction_version)
+    finding, end = seen.finding, seen.end
     if finding not in PROVEN_BY_LOG:
         return finding
-    if facts.is_settled:
+    if seen.is_settled:
         return Finding.COMMITTED
-    if facts.end is not None and facts.end.aborted:
+    if end is not None and end.aborted:
         return Finding.ABORTED
-    if facts.end is not None and facts.end.committed:
+    if end is not None and end.committed:
         return Finding.COMMITTED
-    if facts.verdict is None or finding is Finding.COMMITTED:
+    if seen.verdict is None or finding is Finding.COMMITTED:
         return finding
-    return Finding.COMMITTED if facts.verdict is Verdict.COMMITTED else Finding.ABORTED
+    return Finding.COMMITTED if seen.verdict is Verdict.COMMITTED else Finding.ABORTED
 
 
-def decide(
-    facts: Facts,
-    *,
-    min_age_ms: int,
-    lost_is_acknowledged: bool = False,
-    owed_is_taken_out: bool = False,
-    is_published_again: bool = False,
-) -> Action:
-    """Return the action for an id with these facts; the flags are its caller's decisions about the id."""
-    age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
-    action = ACTIONS[facts.row, age, finding_of(facts)]
-    if facts.refusal is Action.ANOTHER_CLUSTER:  # what this cluster says of the pair is about another transaction
-        return Action.IN_USE if facts.row is Row.HELD else Action.ANOTHER_CLUSTER
-    if lost_is_acknowledged and (action is Action.LOST or _is_behind(facts)):
+def decide(seen: Seen, row: Row, *, min_age_ms: int) -> Action:
+    """Return the action for an id, by the facts and the decisions of its operator."""
+    is_held = row is Row.HELD
+    if seen.is_given_up and not is_held:
         return Action.ACKNOWLEDGE
-    if action is Action.LOST and facts.is_repairable and _can_be_repaired(facts):
-        return Action.TAKE_OUT if owed_is_taken_out else Action.REPAIR
-    if facts.refusal is Action.WENT_BACK and action is Action.NOTHING:
-        return Action.IN_USE if facts.row is Row.HELD else Action.WENT_BACK
-    if _is_not_proven(facts, action, is_decided=owed_is_taken_out or is_published_again):
-        if owed_is_taken_out:
+    is_young = seen.age_ms is None or seen.age_ms < min_age_ms
+    action = ACTIONS[row, finding_of(seen)]
+    if is_young and action in _OF_OPEN:
+        action = Action.YOUNG
+    refusal = None if seen.refusal is None else action_of(seen.refusal)
+    if refusal is Action.ANOTHER_CLUSTER:  # what this cluster says of the pair is about another transaction
+        return Action.IN_USE if is_held else Action.ANOTHER_CLUSTER
+    if Decision.LOST in seen.decisions and (action is Action.LOST or (row is Row.FREE and seen.is_behind)):
+        return Action.ACKNOWLEDGE
+    if action is Action.LOST and not seen.has_offsets and _can_be_repaired(seen):
+        return Action.TAKE_OUT if Decision.TAKEN_OUT in seen.decisions else Action.REPAIR
+    if refusal is Action.WENT_BACK and action is Action.NOTHING:
+        return Action.IN_USE if is_held else Action.WENT_BACK
+    if row is Row.FREE and _is_not_proven(seen, action):
+        if Decision.TAKEN_OUT in seen.decisions:
             return Action.TAKE_OUT
-        return Action.PUBLISH_AGAIN if is_published_again else Action.NOT_PROVEN
-    if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
+        return Action.PUBLISH_AGAIN if Decision.PUBLISHED_AGAIN in seen.decisions else Action.NOT_PROVEN
+    if action is Action.NOTHING and seen.described.is_ending:
         return Action.ENDING
-    if action is Action.NOTHING and facts.stored_age_ms is not None:
-        return _about_stored(facts, is_old=facts.stored_age_ms >= min_age_ms)
+    if action is Action.NOTHING and seen.waits_ms is not None:
+        return Action.IN_USE if is_held else _about_stored(seen, is_old=seen.waits_ms >= min_age_ms)
     return action
 
 
-def _is_not_proven(facts: Facts, action: Action, *, is_decided: bool) -> bool:
+def _is_not_proven(seen: Seen, action: Action) -> bool:
     """Return whether nothing shows how the last batch of an outbox has ended, as `last_batch.py` says.
 
-    `is_decided`: the caller has looked. Then another open transaction, or a coordinator that has lost the batch, need
-    not be looked into first.
+    If the operator has looked, another open transaction, or a coordinator that has lost the batch, need not be looked
+    into first.
     """
-    is_in_question = facts.is_kept and not facts.is_settled and not facts.stored.is_empty
-    if facts.row is not Row.FREE or not is_in_question or facts.verdict is Verdict.ABORTED:
+    end, verdict = seen.end, seen.verdict
+    is_in_question = seen.is_kept and not seen.is_settled and not seen.stored.is_empty
+    if not is_in_question or verdict is Verdict.ABORTED or seen.is_behind or (end is not None and end.committed):
         return False
-    if commits_later(facts.stored, facts.described) or (facts.end is not None and facts.end.committed):
-        return False
-    if facts.verdict is Verdict.COMMITTED:
+    if verdict is Verdict.COMMITTED:
         return action is Action.LOST  # an operator has aborted it in a partition
-    finding = finding_of(facts)
-    if finding is Finding.OTHER_OPEN and facts.end is not None and facts.end.aborted and not facts.end.gone:
+    finding = finding_of(seen)
+    if finding is Finding.OTHER_OPEN and end is not None and end.aborted and not end.gone:
         return False  # its end is known
-    if is_decided and finding in (Finding.OTHER_OPEN, Finding.VANISHED):
+    if seen.decides_batch and finding in (Finding.OTHER_OPEN, Finding.VANISHED):
         return True
     return action is Action.LOST or (action is Action.NOTHING and finding is Finding.NO_TRACE)
 
 
-def _about_stored(facts: Facts, *, is_old: bool) -> Action:
+def _about_stored(seen: Seen, *, is_old: bool) -> Action:
     """Return the action for stored blocks, also those of an outbox whose row is missing.
 
     Recovery would fence a living publisher. Publishing takes milliseconds, so a publisher whose blocks are old is held
     up by another cause.
     """
-    if facts.row is Row.HELD:
-        return Action.IN_USE
-    if facts.has_publisher:
+    if seen.row.waiting.has_publisher:
         return Action.OVERDUE if is_old else Action.NOTHING
     return Action.PUBLISH if is_old else Action.YOUNG
 
 
-def _is_behind(facts: Facts) -> bool:
-    """Return whether a later transaction than the row's was committed, whose row the database has lost."""
-    return facts.row is Row.FREE and commits_later(facts.stored, facts.described)
-
-
-def _can_be_repaired(facts: Facts) -> bool:
+def _can_be_repaired(seen: Seen) -> bool:
     """Return whether all aborted records may still be in the log, or the database keeps them.
 
     Before transaction.version 2 only the log or a note in the row (`last_batch.py`) proves that they were aborted.
     """
-    end, is_noted = facts.end, facts.verdict is Verdict.ABORTED
-    is_final = facts.transaction_version >= 2 or is_noted
+    end, is_noted = seen.end, seen.verdict is Verdict.ABORTED
+    is_final = seen.cluster.transaction_version >= 2 or is_noted
     if end is None:
-        return facts.is_kept and is_final
-    is_whole = facts.is_kept and (is_final or bool(end.aborted))
+        return seen.is_kept and is_final
+    is_whole = seen.is_kept and (is_final or bool(end.aborted))
     return (bool(end.aborted) and not end.gone) or (is_whole and (is_noted or not end.is_visible))
-
-
-def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:
-    """Return how long the open transaction has been open, or None if none is open."""
-    if state != DescribedState.ONGOING.value or start_ms is None:
-        return None
-    return max(now_ms - start_ms, 0)
 
 
 # ---- the report -----------------------------------------------------------------------------------------------------
@@ -318,6 +248,34 @@ class Found:
     def is_left(self) -> bool:
         """Whether the id is still in doubt or wrong, and not in the hands of a live owner."""
         return self.action in NEEDS_OPERATOR or (self.action in CHANGES and not self.changed)
+
+
+def found(seen: Seen, action: Action, *, changed: bool = False, error: str | None = None) -> Found:
+    """Return the result for an id."""
+    return Found(
+        transactional_id=seen.transactional_id,
+        kafka_transactional_id=seen.kafka_id,
+        action=action,
+        changed=changed,
+        row=seen.row.state,
+        state=seen.state,
+        pair=str(seen.pair),
+        age_ms=seen.age_ms,
+        topic_partitions=seen.topic_partitions,
+        error=_why(seen, action) if error is None else error,
+    )
+
+
+def _why(seen: Seen, action: Action) -> str | None:
+    if action is Action.NO_ROW and not seen.is_ours:
+        suffix = foreign_suffix_of(seen.kafka_id)
+        if suffix is None:
+            return "not an id of this database, which adds a suffix to each of its ids"
+        return f"an id of another database, whose suffix is {suffix}: recover it there"
+    if action is Action.OVERDUE:
+        return f"a living process holds the lease of this outbox; its oldest block has waited for {seen.waits_ms} ms"
+    is_refused = action in (Action.ANOTHER_CLUSTER, Action.WENT_BACK)
+    return first_line(seen.refusal) if is_refused and seen.refusal is not None else None
 
 
 @dataclass(frozen=True, slots=True)

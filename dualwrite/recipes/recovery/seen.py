@@ -2,104 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Final, NamedTuple
 
-from dualwrite.admin import TransactionDescription
+from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription, TwoPhaseCommit
 from dualwrite.client.log.transaction_end import TransactionEnd
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
+from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
+from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.judge import RowInCluster
+from dualwrite.recipes.core.judge import RowInCluster, refusal_by_row
 from dualwrite.recipes.core.proof import Verdict, manifest_of, verdict_in
-from dualwrite.recipes.recovery.stored_rows import NOTHING_WAITS, StoredRecords, StoredRow
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.recovery.stored_rows import StoredRow
+
+NO_ROW: Final = StoredRow(None, "")
 
 
-@dataclass(frozen=True, slots=True)
+class Cluster(NamedTuple):
+    """The cluster that answers; `cluster_id` is "" if unknown."""
+
+    cluster_id: str
+    transaction_version: int
+    keeps_prepared: Callable[[str], bool]
+    """Whether a broker supports KeepPreparedTxn for an id as Kafka knows it; then a later epoch proves nothing."""
+
+
+def cluster_of(admin: TransactionAdmin, *, timeout_ms: int | None = None) -> Cluster:
+    """Ask which cluster answers."""
+    return Cluster(
+        admin.describe_cluster(timeout_ms=timeout_ms).cluster_id or "",
+        _transaction_version(admin.describe_features()),
+        lambda kafka_id: TwoPhaseCommit.KEEPS_PREPARED in admin.describe_two_phase_commit(kafka_id).values(),
+    )
+
+
+def _transaction_version(features: Mapping[int, BrokerFeatures]) -> int:
+    """Return the cluster's `transaction.version`, from the broker with the latest finalized features."""
+    newest = max(features.values(), key=lambda each: each.finalized_features_epoch)
+    return newest.finalized_features.get("transaction.version", (0, 0))[1]
+
+
+class Decision(Enum):
+    """An operator's decision about an id, beside that of the database."""
+
+    LOST = "its loss is acknowledged"
+    TAKEN_OUT = "its owed records are not to be published"
+    PUBLISHED_AGAIN = "the last batch of this outbox is not in Kafka, and is to be published"
+    VOUCHED = "no other database decides for it"
+
+
+@dataclass(frozen=True)
 class Seen:
-    """The facts about one id at one moment; `text` is the text of its row, None if there is no row."""
+    """The facts about one id at one moment. Raises ValueError where a row or a description cannot be read.
+
+    `end` is how the transaction in the row ended, by the log; None if the log was not read.
+    """
 
     transactional_id: str
     kafka_id: str
-    text: str | None
+    row: StoredRow
     description: TransactionDescription | None
-    transaction_version: int
+    cluster: Cluster
+    now_ms: int = 0
+    decisions: frozenset[Decision] = frozenset()
     is_ours: bool = True
-    manifest: str = ""
-    waiting: StoredRecords = NOTHING_WAITS
     end: TransactionEnd | None = None
-    cluster_id: str = ""
     is_given_up: bool = False
     """Whether the log does not say how its transaction ended, and the caller acknowledges a loss."""
 
-    @property
+    # ---- the row ----------------------------------------------------------------------------------------------------
+
+    @cached_property
     def stored(self) -> PreparedTxnState:
-        """The prepared state in the row. Raises ValueError if the row holds anything else."""
-        return PreparedTxnState(self.text)
+        """The prepared state in the row, empty without one."""
+        return PreparedTxnState(self.row.state)
 
-    @property
-    def described(self) -> Described:
-        """The coordinator's description. Raises ValueError for a state that this version of dualwrite does not know."""
-        try:
-            state = DescribedState(self.state)
-        except ValueError:
-            raise ValueError(
-                f"the coordinator reports the state {self.state!r} for this id, which this version of dualwrite does "
-                "not know; nothing was changed: the next round tries again; a newer version may know this state"
-            ) from None
-        return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest in the row; None if it has none, or its transaction is settled."""
+        return manifest_of(self.stored, self.row.manifest)
 
-    @property
-    def finding(self) -> Finding:
-        """The finding about the transaction in the row that the coordinator's description proves."""
-        return find(self.stored, self.described, self.transaction_version)
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the coordinator says that the transaction in the row is committed."""
-        return self.finding is Finding.COMMITTED
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the row says that nothing of its transaction is left to prove in this cluster."""
-        return self.in_cluster.is_settled
-
-    @property
-    def in_cluster(self) -> RowInCluster:
-        """The facts by which the judge tells whether a writer refuses the row."""
-        return RowInCluster(self.transactional_id, self.stored, self.manifest, self.cluster_id, self.described)
-
-    @property
+    @cached_property
     def verdict(self) -> Verdict | None:
         """How its transaction has ended, if the row notes it, as the row of an outbox may."""
-        return verdict_in(self.stored, self.manifest)
+        return verdict_in(self.stored, self.row.manifest)
 
     @property
-    def is_to_settle(self) -> bool:
-        """Whether the row's transaction is known to be committed, and the row does not say so yet.
+    def decides_batch(self) -> bool:
+        """Whether it is decided what becomes of records that are not proven to be in Kafka."""
+        return not self.decisions.isdisjoint((Decision.TAKEN_OUT, Decision.PUBLISHED_AGAIN))
 
-        The coordinator's word is enough only for a row without a manifest: else the log can tell more, now or later.
-        """
-        if self.text is None or self.stored.is_empty or self.is_settled or self.described.is_ending:
-            return False
-        manifest = manifest_of(self.stored, self.manifest)
-        has_proof = manifest is not None and bool(manifest.partitions)
-        return self.is_committed and (self.end.committed if self.end is not None else not has_proof)
+    @property
+    def is_kept(self) -> bool:
+        """Whether the database keeps the records of the stored transaction."""
+        return self.row.state is not None and self.row.waiting.kept_as == self.row.state
 
     @property
     def has_offsets(self) -> bool:
         """Whether consumed offsets went with the row's transaction, so that it cannot be repaired."""
-        manifest = manifest_of(self.stored, self.manifest)
-        return manifest is not None and manifest.has_offsets
+        return self.manifest is not None and self.manifest.has_offsets
+
+    @property
+    def waits_ms(self) -> int | None:
+        """For how long the oldest block of the id has waited in the database for Kafka; None if none waits."""
+        since_ms = self.row.waiting.since_ms
+        return None if since_ms is None else max(self.now_ms - since_ms, 0)
+
+    # ---- the coordinator --------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
+        """The state as the coordinator names it, also one that this version does not know."""
         return DescribedState.NOT_FOUND.value if self.description is None else self.description.state
-
-    @property
-    def start_ms(self) -> int | None:
-        return None if self.description is None else self.description.transaction_start_time_ms
 
     @property
     def pair(self) -> PreparedTxnState:
@@ -108,52 +125,73 @@ class Seen:
             return PreparedTxnState()
         return PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
+    @cached_property
+    def described(self) -> Described:
+        """The coordinator's description."""
+        try:
+            state = DescribedState(self.state)
+        except ValueError:
+            raise ValueError(
+                f"the coordinator reports the state {self.state!r} for this id, which this version of dualwrite does "
+                "not know; nothing was changed: the next round tries again; a newer version may know this state"
+            ) from None
+        return Described(state, self.pair, -1)
+
+    @property
+    def age_ms(self) -> int | None:
+        """How long the open transaction has been open; None if none is, or if it is unknown."""
+        start_ms = None if self.description is None else self.description.transaction_start_time_ms
+        if self.state != DescribedState.ONGOING.value or start_ms is None:
+            return None
+        return max(self.now_ms - start_ms, 0)
+
     @property
     def topic_partitions(self) -> tuple[str, ...]:
         held = () if self.description is None else sorted(self.description.topic_partitions)
         return tuple(f"{topic}-{partition}" for topic, partition in held)
 
+    # ---- the one compared with the other ----------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class DatabaseInRound:
-    """The tables and the identity of the database, as read in this round."""
+    @cached_property
+    def finding(self) -> Finding:
+        """The finding about the transaction in the row that the coordinator's description proves."""
+        return find(self.stored, self.described, self.cluster.transaction_version)
 
-    pinned: PinnedTables
-    identity: DatabaseIdentity
-    cluster_id: str = ""
-    """The id of the cluster that answers in this round; "" if unknown."""
+    @property
+    def is_committed(self) -> bool:
+        """Whether the coordinator says that the transaction in the row is committed."""
+        return self.finding is Finding.COMMITTED
 
-    def names(self, given: Iterable[str]) -> frozenset[str]:
-        """Return the names of ids that were given with or without their suffix."""
-        return frozenset(self.identity.name_as_given(each) for each in given)
+    @property
+    def is_behind(self) -> bool:
+        """Whether Kafka has committed a later transaction than the row's, whose row the database has lost."""
+        return commits_later(self.stored, self.described)
 
-    def kafka_id(self, name: str) -> str:
-        return self.identity.kafka_id(name)
+    @cached_property
+    def in_cluster(self) -> RowInCluster:
+        """The facts by which the judge tells whether a writer refuses the row."""
+        of_row = self.transactional_id, self.stored, self.row.manifest
+        return RowInCluster(*of_row, self.cluster.cluster_id, self.described)
 
-    def kafka_ids_to_terminate(self, given: Iterable[str], rows: Mapping[str, StoredRow]) -> frozenset[str]:
-        """Return the ids to terminate as Kafka knows them, of this database and of others.
+    @property
+    def is_settled(self) -> bool:
+        """Whether the row says that nothing of its transaction is left to prove in this cluster."""
+        return self.row.state is not None and self.in_cluster.is_settled
 
-        A name for which this database has a decision is not taken for another application's id.
+    @cached_property
+    def refusal(self) -> DualWriteError | None:
+        """The error with which a writer refuses the id because of its row, by the judge; may ask the cluster."""
+        if self.row.state is None:
+            return None
+        return refusal_by_row(self.in_cluster, lambda: self.cluster.keeps_prepared(self.kafka_id))
+
+    @property
+    def is_to_settle(self) -> bool:
+        """Whether the row's transaction is known to be committed, and the row does not say so yet.
+
+        The coordinator's word is enough only for a row without a manifest: else the log can tell more, now or later.
         """
-        ours = {self.kafka_id(self.identity.name_as_given(each)) for each in given}
-        return frozenset(ours | {each for each in given if each not in rows or not rows[each].state})
-
-    def seen(
-        self, kafka_id: str, rows: Mapping[str, StoredRow], description: TransactionDescription | None, version: int
-    ) -> Seen:
-        name = self.identity.name_of(kafka_id)
-        if name is None:
-            return Seen(kafka_id, kafka_id, None, description, version, is_ours=False)
-        row = rows.get(name)
-        if row is None:
-            return Seen(name, kafka_id, None, description, version)
-        return Seen(
-            name,
-            kafka_id,
-            row.state,
-            description,
-            version,
-            manifest=row.manifest,
-            waiting=row.waiting,
-            cluster_id=self.cluster_id,
-        )
+        if self.stored.is_empty or self.is_settled or self.described.is_ending:
+            return False
+        has_proof = self.manifest is not None and bool(self.manifest.partitions)
+        return self.is_committed and (self.end.committed if self.end is not None else not has_proof)

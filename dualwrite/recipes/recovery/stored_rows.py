@@ -8,12 +8,15 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from dualwrite.errors import RetriableError
 from dualwrite.recipes.core.leases import transactional_id_of
-from dualwrite.recipes.core.store import missing_table
+from dualwrite.recipes.core.own_transactions import in_own_transaction
+from dualwrite.recipes.core.store import DatabaseTransaction, missing_table
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, SELECT_HELD
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, SELECT_LAST_BATCHES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, select_outboxes
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
@@ -135,3 +138,24 @@ def known_database(
     """
     store = SqlAlchemyStateStore(engine, schema)
     return store.pinned, store.identity(may_make=may_make)
+
+
+async def note(
+    database: SqlAlchemyDatabase, transactional_id: str, row: StoredRow, noted: str, lock_timeout_ms: int
+) -> None:
+    """Put a note in front of the manifest in a row. Raises RetriableError if the row is another one than was read."""
+
+    async def write(transaction: DatabaseTransaction) -> None:
+        state = await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
+        text = await transaction.read_manifest(transactional_id)
+        if str(state) != row.state or text not in (row.manifest, noted):
+            raise RetriableError(
+                f"the state row of transactional id {transactional_id!r} has changed since it was read: it named "
+                f"{row.state}, and names {state} now, or its proof is another one. A process uses the id; nothing was "
+                "changed: stop it, and look again"
+            )
+        if text != noted:
+            await transaction.write(transactional_id, previous=state, new=state, manifest=noted)
+            await transaction.commit()
+
+    await in_own_transaction(database.begin, write)
