@@ -275,50 +275,45 @@ class ExactlyOnce:
             if not batch:
                 continue
             try:
-                await self._write_together(batch)
+                await self._write_batch(batch, self._handle_all)
             except Exception as error:
                 refused = error if isinstance(error, RefusedError) else RefusedError(error, None)
                 if not blames_records(refused.error) or (len(batch) == 1 and self._poison is None):
                     raise refused.error from None
                 partitions = {record.topic_partition for record in batch}
                 self._next.update(await self._offsets.resume_positions(self, partitions))  # type: ignore[arg-type]
-                if len(batch) == 1:
-                    await self._set_aside(self._not_written(batch), refused.error)
-                else:
+                if len(batch) > 1:
                     batches.extend(reversed(divided(batch, refused.index)))
+                elif self._not_written(batch):
+                    await self._set_aside(batch[0], refused.error)
+            else:
+                count(Counted.CONSUMED, len(batch), outcome="written")
 
     def _not_written(self, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord]:
         """Return the records behind the rows: a dual write may be decided in spite of its error."""
         return [record for record in records if record.offset >= self._next.get(record.topic_partition, 0)]
 
-    async def _set_aside(self, records: Sequence[ConsumedRecord], error: Exception) -> None:
+    async def _handle_all(self, tx: Any, records: Sequence[ConsumedRecord]) -> None:
+        await handle_each(self._handle, tx, records, self.group_id)
+
+    async def _set_aside(self, record: ConsumedRecord, error: Exception) -> None:
         poison = self._poison
         assert poison is not None, "without it the error is raised"
-        for record in records:
-            async with self._writer.transaction() as tx:
-                await self._move(tx, [record])
-                with processing(record, self.group_id):
-                    await poison(tx, record, error)
-            self._moved([record])
-            count(Counted.CONSUMED, outcome="poison")
-            _log.error("record %s was set aside", record, exc_info=error)
+        with processing(record, self.group_id):
+            await self._write_batch([record], lambda tx, _: poison(tx, record, error))
+        count(Counted.CONSUMED, outcome="poison")
+        _log.error("record %s was set aside", record, exc_info=error)
 
-    async def _write_together(self, records: Sequence[ConsumedRecord]) -> None:
+    async def _write_batch(
+        self, records: Sequence[ConsumedRecord], handle: Callable[[Any, Sequence[ConsumedRecord]], Awaitable[object]]
+    ) -> None:
+        """Write a batch in one dual write, its rows first: a consumer that has lost the partition fails there."""
+        behind = offsets_behind(records)
         async with self._writer.transaction() as tx:
-            await self._move(tx, records)
-            await handle_each(self._handle, tx, records, self.group_id)
-        self._moved(records)
-        count(Counted.CONSUMED, len(records), outcome="written")
-
-    async def _move(self, tx: Any, records: Sequence[ConsumedRecord]) -> None:
-        """Move the rows, before any other statement: a consumer that has lost the partition fails here."""
-        membership = ConsumerGroupMetadata(self.group_id)
-        await self._offsets.move(tx, membership, offsets_behind(records), self._placing.topic_ids)
-
-    def _moved(self, records: Sequence[ConsumedRecord]) -> None:
-        moved = offsets_behind(records)
-        self._offsets.moved(moved)
-        self._next.update(moved)
+            await self._offsets.move(tx, ConsumerGroupMetadata(self.group_id), behind, self._placing.topic_ids)
+            await handle(tx, records)
+        self._offsets.moved(behind)
+        self._next.update(behind)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Trust only the rows again."""
