@@ -68,10 +68,24 @@ def pass_on_signal(error: Exception) -> None:
     For code that otherwise goes on after any error of a library. A library that is struck while it waits for a response
     may fail to clean up, and raise the error of that instead. The functions in a traceback show a handler.
     """
+    struck = _struck(error)
+    if struck is None:
+        return
+    context = struck.__context__
+    try:
+        raise struck
+    finally:
+        struck.__context__ = context  # not an error whose cause it is: such a cycle keeps the frames alive
+        del struck, error  # its traceback keeps this frame
+
+
+def _struck(error: BaseException) -> BaseException | None:
+    """Return the error that a signal handler raised, among an error and its causes."""
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     for each in _raised_below(error):
         if any(frame.f_code in handlers for frame, _ in walk_tb(each.__traceback__)):
-            raise _original(each)
+            return _original(each)
+    return None
 
 
 def _original(error: BaseException) -> BaseException:

@@ -30,7 +30,7 @@ from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, 
 from tests.support.strikes import KINDS, OURS, WITH_SQLALCHEMY, Strike, explained, strike
 
 # A strike where `blocking.run` begins leaves it the coroutine that it was given, which nothing has begun.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'Block[.].* was never awaited:RuntimeWarning")
 
 PARTS: Final = 4
 """All places are struck in so many tests, none of which takes long; `make test` strikes at fewer."""

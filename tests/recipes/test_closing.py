@@ -326,7 +326,7 @@ def die_in_doubt(world: World, how: How, *numbers: int) -> None:
         committed = Barrier({len(numbers)})
 
         def die():
-            committed.wait()
+            committed.wait(60)
             os.kill(os.getpid(), signal.SIGKILL)
 
         def write(number):
@@ -337,7 +337,7 @@ def die_in_doubt(world: World, how: How, *numbers: int) -> None:
             Thread(target=write, args=[number]).start()
         """,
     )
-    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -61,6 +64,36 @@ def test_a_signal_behind_the_error_of_a_library_reaches_the_caller() -> None:
 
 def test_an_error_of_a_library_alone_is_tolerated() -> None:
     tolerate(is_struck=False)
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_an_error_that_is_passed_on_keeps_no_frame_alive() -> None:
+    """A frame may hold a cursor or a connection."""
+    held: list[weakref.ref[object]] = []
+
+    class Resource: ...
+
+    def use() -> None:
+        resource = Resource()
+        held.append(weakref.ref(resource))
+        struck()
+
+    def wrap() -> None:
+        try:
+            use()
+        except TimeLimitError as error:
+            raise LibraryError().with_traceback(error.__traceback__) from error
+
+    with suppress(TimeLimitError):
+        blocking.run(here(wrap))
+    assert [resource() for resource in held] == [None]
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_a_signal_that_the_application_handles_is_not_raised_again() -> None:

@@ -299,8 +299,12 @@ class ExactlyOnce:
     async def _set_aside(self, record: ConsumedRecord, error: Exception) -> None:
         poison = self._poison
         assert poison is not None, "without it the error is raised"
-        with processing(record, self.group_id):
-            await self._write_batch([record], lambda tx, _: poison(tx, record, error))
+
+        async def handle(tx: Any, _: Sequence[ConsumedRecord]) -> None:
+            with processing(record, self.group_id):
+                await poison(tx, record, error)
+
+        await self._write_batch([record], handle)
         count(Counted.CONSUMED, outcome="poison")
         _log.error("record %s was set aside", record, exc_info=error)
 

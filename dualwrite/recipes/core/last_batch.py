@@ -40,6 +40,8 @@ async def kept(database: DatabaseTransaction, transactional_id: str, row: Prepar
     contents, partitions = await database.stored_blocks(transactional_id).last_batch(transactional_id, row)
     try:
         records = [record for content in contents for record in decode(content).records]
+        if len(records) != len(partitions):
+            raise ValueError(f"it has {len(records)} records, and partitions of {len(partitions)}")
         for record, partition in zip(records, partitions, strict=True):
             record.partition = partition
     except ValueError as error:

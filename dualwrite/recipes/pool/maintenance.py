@@ -190,7 +190,7 @@ class PoolMaintenance:
             errors += (await self._sweep())[1]
         for failure in errors:
             _log.warning(
-                "pool %s: the last attempt to complete transactions in doubt failed: %s",
+                "pool %s: a last attempt before the end, at what is in doubt or was left by a dead process, failed: %s",
                 self._prefix,
                 str(failure).partition("\n")[0],
             )

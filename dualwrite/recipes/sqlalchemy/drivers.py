@@ -203,11 +203,11 @@ def async_connection(connection: sa.Connection) -> AsyncConnection:
 
 async def value_past_sqlalchemy(
     connection: sa.Connection, sql: str, values: Mapping[str, Any], carry: Carry
-) -> str | None:
+) -> tuple[str | None] | None:
     """Return the first value of a statement, a text, at a quarter of SQLAlchemy's cost, and without a greenlet.
 
-    Parameters are written `:name`. Returns None if the statement returns no row, or if it was not sent: only psycopg
-    sends it, and only in the middle of a transaction. Raises the same errors as SQLAlchemy, with `carry`.
+    Parameters are written `:name`. The value is None if the statement returns no row. Returns None if it was not sent:
+    only psycopg sends it, and only in the middle of a transaction. Raises the same errors as SQLAlchemy, with `carry`.
     """
     if connection.dialect.driver not in DRIVERS_THAT_MARK:
         return None
@@ -222,7 +222,7 @@ async def value_past_sqlalchemy(
     except BaseException as error:
         failure = error
     else:
-        return text
+        return (text,)
     await carry(partial(_raise_as_sqlalchemy, connection, failure, sql))
     raise AssertionError("it raises")
 

@@ -125,8 +125,10 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     driver_name = "SQLAlchemy"
 
     async def _first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
-        text = await value_past_sqlalchemy(self._connection, sql, values, self._carry)
-        return await super()._first_row(sql, values) if text is None else (text,)
+        value = await value_past_sqlalchemy(self._connection, sql, values, self._carry)
+        if value is None:
+            return await super()._first_row(sql, values)
+        return None if value[0] is None else value
 
     def _assert_begun(self) -> None:
         assert_holds_locks(self._connection)
