@@ -347,10 +347,11 @@ def live_for_one_block(world: World, how: How, number: int) -> None:
     face.close()
 
 
-@pytest.fixture(params=["_resolve_for_ever", "resolve_once"], ids=["before the resolver", "before the sweep"])
+@pytest.fixture
 def stopped_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a background come to its first sweep only when it is stopped."""
-    original = getattr(PoolMaintenance, request.param)
+    """Let a background come to its first sweep, or to its resolver, only when it is stopped."""
+    place = getattr(request, "param", "resolve_once")
+    original = getattr(PoolMaintenance, place)
 
     async def late(self: PoolMaintenance, *args: Any, **settings: Any) -> Any:
         while not self._stopped:
@@ -358,12 +359,18 @@ def stopped_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         self._resolver_bell.ring()
         return await original(self, *args, **settings)
 
-    monkeypatch.setattr(PoolMaintenance, request.param, late)
+    monkeypatch.setattr(PoolMaintenance, place, late)
 
 
 @on(Tier.KEEP_PREPARED)
+@pytest.mark.parametrize(
+    ("how", "stopped_early"),
+    [(how, "resolve_once") for how in POOLS if not how.kind.startswith("asyncpg")]
+    + [(SQLALCHEMY_POOL, "_resolve_for_ever")],
+    ids=str,
+    indirect=["stopped_early"],
+)
 @pytest.mark.usefixtures("stopped_early")
-@pytest.mark.parametrize("how", [how for how in POOLS if not how.kind.startswith("asyncpg")], ids=str)
 def test_processes_of_one_block_complete_what_dead_ones_left(world: World, how: How) -> None:
     """Each completes one."""
     die_in_doubt(world, how, 1, 2)

@@ -270,21 +270,27 @@ def test_under_load_no_transaction_stays_open(world: World, how: How) -> None:
 
 @pytest.mark.parametrize("how", POOLS, ids=str)
 def test_blocks_that_wait_for_a_slot(world: World, how: How, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold their transactions as well; without Kafka, the slot would not come back in time."""
+    """They hold their transactions as well. They are refused before the block that has the slot ends."""
     monkeypatch.setitem(_POOL, "max_writers", 1)
     held = threading.Event()
 
     def hold() -> None:
         held.wait(ENOUGH_S)
 
-    pause = AtPoint(PausePoint.AFTER_BEGIN, hold)
-    with face_of(how, world, pause) as face, ThreadPoolExecutor(2) as executor:
-        blocks = [executor.submit(refused, face, number) for number in (1, 2)]
+    def go_on_when_the_other_is_refused() -> None:
+        note_change()
+        waiting.result(ENOUGH_S)
+
+    with face_of(how, world, AtPoint(PausePoint.AFTER_BEGIN, hold)) as face, ThreadPoolExecutor(2) as executor:
+        note_change = face.availability.on_change
+        face.availability.on_change = go_on_when_the_other_is_refused
+        first = executor.submit(refused, face, 1)
+        until(lambda: face.writer.status.in_use == 1)
+        waiting = executor.submit(refused, face, 2)
         until(lambda: face.writer.status.waiting == 1)
         world.lose_kafka()
         held.set()
-        for block in blocks:
-            block.result(ENOUGH_S)
+        first.result(ENOUGH_S)
         assert face.writer.status.timeouts_total == 0
 
 

@@ -479,8 +479,8 @@ class ProducerModel(RuleBasedStateMachine):
     def _told(self, transaction: Transaction, told: str) -> None:
         if transaction is self.decided and told == "not committed":
             return  # an error, and the database says which way it goes
-        assert transaction.told in (None, told) or transaction.told == "not committed"
-        transaction.told = told
+        transaction.told = transaction.told or told
+        assert transaction.told == told
         if transaction is self.decided and told == "committed":
             self.decided = None
 

@@ -117,18 +117,10 @@ def altered(content: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_altered_bytes_are_read_only_if_a_block_may_have_them(seed: int) -> None:
-    """With the right checksum: what is read is written as the same bytes again. Only ValueError refuses."""
+    """What is read is written as the same bytes again. Only ValueError refuses."""
     chance = random.Random(seed)
     for _ in range(1_000):
         content = altered(CONTENT, chance)
         with suppress(ValueError):
             found = decode(sealed(content))
             assert encode(found.records, found.partitioner)[9:-4] == content[9:]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_checksum_shows_each_change(seed: int) -> None:
-    chance, block = random.Random(seed), sealed(CONTENT)
-    for damaged in {altered(block, chance) for _ in range(1_000)} - {block}:
-        with pytest.raises(ValueError, match="the checksum differs"):
-            decode(damaged)

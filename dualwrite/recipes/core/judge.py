@@ -252,7 +252,7 @@ class RowInCluster(NamedTuple):
         """Whether nothing of the row's transaction is left to prove in this cluster."""
         if self.text == settled_text(self.stored):
             return True
-        return self.elsewhere is not None and is_forgotten(self.stored, self.text)
+        return is_forgotten(self.stored, self.text) and self.elsewhere is not None
 
     @property
     def elsewhere(self) -> Manifest | None:

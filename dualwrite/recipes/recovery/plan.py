@@ -79,7 +79,7 @@ class Action(StrEnum):
     HANGS = "hangs"
     """A decided transaction has no marker in a partition, and no coordinator is going to write one."""
     FAILED = "failed"
-    """A query or the completion failed; the next round tries again."""
+    """A query or the completion failed, and the next round tries again; or there is nothing that is to be decided."""
 
 
 def action_of(error: DualWriteError) -> Action | None:
@@ -120,7 +120,7 @@ ACTIONS: Final[dict[tuple[Row, Finding], Action]] = {
     (row, finding): action for row, actions in _ROWS.items() for finding, action in zip(Finding, actions, strict=True)
 }
 
-_OF_OPEN: Final = (Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.NO_ROW)
+OF_OPEN: Final = (Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.NO_ROW)
 """The actions about an open transaction, which is left to its owner while it is young."""
 
 PROVEN_BY_LOG: Final = frozenset({Finding.COMMITTED, Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
@@ -148,12 +148,17 @@ def finding_of(seen: Seen) -> Finding:
 
 def decide(seen: Seen, row: Row, *, min_age_ms: int) -> Action:
     """Return the action for an id, by the facts and the decisions of its operator."""
+    action = _by_table(seen, row, min_age_ms=min_age_ms)
+    return Action.FAILED if action is Action.NOTHING and seen.decides_batch else action
+
+
+def _by_table(seen: Seen, row: Row, *, min_age_ms: int) -> Action:
     is_held = row is Row.HELD
     if seen.is_given_up and not is_held:
         return Action.ACKNOWLEDGE
     is_young = seen.age_ms is None or seen.age_ms < min_age_ms
     action = ACTIONS[row, finding_of(seen)]
-    if is_young and action in _OF_OPEN:
+    if is_young and action in OF_OPEN:
         action = Action.YOUNG
     refusal = None if seen.refusal is None else action_of(seen.refusal)
     if refusal is Action.ANOTHER_CLUSTER:  # what this cluster says of the pair is about another transaction
@@ -274,6 +279,10 @@ def _why(seen: Seen, action: Action) -> str | None:
         return f"an id of another database, whose suffix is {suffix}: recover it there"
     if action is Action.OVERDUE:
         return f"a living process holds the lease of this outbox; its oldest block has waited for {seen.waits_ms} ms"
+    if action is Action.FAILED and Decision.TAKEN_OUT in seen.decisions:
+        return "nothing is owed under this id, so nothing was taken out"
+    if action is Action.FAILED:
+        return "this id has no batch with an unproven end, so nothing was published again"
     is_refused = action in (Action.ANOTHER_CLUSTER, Action.WENT_BACK)
     return first_line(seen.refusal) if is_refused and seen.refusal is not None else None
 

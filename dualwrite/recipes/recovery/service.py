@@ -248,13 +248,9 @@ class RecoveryService:
             # Look first without the lock whether there can be anything to do.
             seen = self._ends.read(seen)
             action = self._decide(seen, unnamed_row(seen))
-            if action is Action.NOTHING and Decision.TAKEN_OUT in seen.decisions:
-                return found(seen, Action.FAILED, error=_NOTHING_OWED)
-            if action is Action.NOTHING and Decision.PUBLISHED_AGAIN in seen.decisions:
-                return found(seen, Action.FAILED, error=_NOTHING_IN_QUESTION)
             is_untouched = seen.row.state is None and (action not in (Action.TERMINATE, Action.PUBLISH) or not apply)
             is_done = action is Action.NOTHING and not (apply and (seen.end is not None or seen.is_to_settle))
-            if is_untouched or is_done or action is Action.OVERDUE:
+            if is_untouched or is_done or action in (Action.OVERDUE, Action.FAILED):
                 return found(seen, action)
             return completion.complete(seen, apply=apply)
         except RowLockTimeoutError:
@@ -266,10 +262,6 @@ class RecoveryService:
 
     def _decide(self, seen: Seen, row: Row) -> Action:
         return decide(seen, row, min_age_ms=self._min_age_ms)
-
-
-_NOTHING_OWED: Final = "nothing is owed under this id, so nothing was taken out"
-_NOTHING_IN_QUESTION: Final = "this id has no batch with an unproven end, so nothing was published again"
 
 
 def _partial_if_incomplete(query: Callable[[], Any], unseen: list[str]) -> Any:
