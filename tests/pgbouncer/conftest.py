@@ -21,10 +21,10 @@ def behind(postgres_server: PostgresServer) -> sa.URL:
     return postgres_server.create_database(f"bounced_{uuid.uuid4().hex[:8]}")
 
 
-@pytest.fixture(params=["transaction"])
+@pytest.fixture(params=[{"mode": "transaction"}], ids=["transaction"])
 def pooler(request: pytest.FixtureRequest, behind: sa.URL) -> Iterator[PgBouncer]:
     try:
-        made = PgBouncer(behind, mode=request.param)
+        made = PgBouncer(behind, **request.param)
     except ServerUnavailableError as error:
         skip(error)
     with made:

@@ -51,7 +51,7 @@ def test_idle_producers_share_one_connection_which_goes_with_the_last_of_them(
         transact(producer, "b")
     for producer in producers[:-1]:
         producer.close()
-    assert broken(emulator) in (1, 2), "metadata may have been on its way when the first one came back"
+    assert broken(emulator) > 0
     transact(producers[-1], "c")
     producers[-1].close()
     until(lambda: broken(emulator) == 0)

@@ -121,7 +121,8 @@ class Interleavings(RuleBasedStateMachine):
         before = self.id.metadata
         response, transition = self.id.decide_init(expected, keep=keep, two_pc=two_pc, timeout_ms=timeout_ms)
         if before is not None and before.has_dual_identity and expected not in (NO_PAIR, before.client_pair):
-            assert response.error in (90, 51)
+            is_pending = before.pending_state is not None
+            assert response.error is (ErrorCode.concurrent_transactions if is_pending else ErrorCode.producer_fenced)
             assert transition is None
         if transition is None:
             assert response.error is not ErrorCode.none
