@@ -35,12 +35,6 @@ def side(**settings: Any) -> Iterator[Side]:
         one.close()
 
 
-def test_two_that_are_alike() -> None:
-    with side() as one, side() as other:
-        comparison = Comparison(one, other)
-        assert [comparison.compare(f"{SEED}:{number}") for number in range(12)] == [None] * 12
-
-
 def test_what_differs_is_found_and_shrunk() -> None:
     with side() as one, side(transaction_max_timeout_ms=1_000) as other:
         comparison = Comparison(one, other)

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +16,8 @@ from tests.differential.explained import EXPLANATIONS, explanation_of
 from tests.differential.logs import INTERNAL_PARTITIONS
 from tests.differential.report import Report
 from tests.differential.steps import Step
-from tests.differential.workers import Addresses, GivenUpError, Order, Player, Result, played
+from tests.differential.workers import Addresses, Result
 from tests.interop.differences import DIFFERENCES
-from tests.interop.wire import wait_until
-
-NOWHERE = "127.0.0.1:1"
-SEEDS = [f"7:{number}" for number in range(6)]
-
 
 CONFIG = BrokerConfig(
     profile=Profile.KAFKA_4_3,
@@ -44,40 +33,8 @@ def two(other: BrokerConfig = CONFIG) -> Iterator[Addresses]:
         yield one.bootstrap_servers, another.bootstrap_servers
 
 
-def test_a_player_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sequence is played by another one, and the others go on."""
-    players: list[Player] = []
-    mended: list[int] = []
-
-    class KilledAtFirst(Player):
-        def assign(self, order: Order) -> None:
-            super().assign(order)
-            if not players:
-                os.kill(self.pid, signal.SIGKILL)
-            players.append(self)
-
-    monkeypatch.setattr("tests.differential.workers.Player", KilledAtFirst)
-    with two() as addresses:
-        results = list(played(addresses, SEEDS, 2, Order, lambda: mended.append(1)))
-    failed = [result for result in results if result.failure is not None]
-    assert [(result.seed, result.is_given_up) for result in failed] == [("7:0", False)]
-    assert Counter(result.seed for result in results) == Counter([*SEEDS, "7:0"])
-    assert mended == [1]
-
-
-def test_a_run_in_which_every_process_fails_is_given_up() -> None:
-    with pytest.raises(GivenUpError, match="11 processes on end have failed"):
-        list(played((NOWHERE, NOWHERE), (f"7:{number}" for number in range(1000)), 1, Order, lambda: None))
-
-
 def options(sequences: int, shrink: int = 1) -> argparse.Namespace:
     return argparse.Namespace(seed=7, first=0, sequences=sequences, seconds=0, workers=2, shrink=shrink)
-
-
-def test_a_run_without_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
-    with two() as addresses:
-        assert play(options(8), addresses, lambda: None) == 0
-    assert "seed 7: 8 sequences in" in capsys.readouterr().out
 
 
 def test_a_run_goes_on_after_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,33 +64,3 @@ def test_what_is_explained_fails_no_run() -> None:
     report.add(Result("7:0", explained={"a row": 1}))
     assert report.status == 0
     assert "     1 a row (on the page of differences)" in report.summary()
-
-
-PARENT = """
-import subprocess, sys, time
-from pathlib import Path
-from tests.differential.guard import Guard
-from tests.differential.workers import Player
-server = subprocess.Popen(["sleep", "600"])
-with Guard() as guard:
-    guard.watch(server.pid, Path(sys.argv[1]))
-    print(server.pid, Player(("127.0.0.1:1", "127.0.0.1:1")).pid, flush=True)
-    time.sleep(600)
-"""
-
-
-def test_processes_end_with_their_parent(tmp_path: Path) -> None:
-    files = tmp_path / "files"
-    files.mkdir()
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(files)], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
-    assert [is_running(pid) for pid in pids] == [True, True]
-    parent.kill()
-    parent.communicate()
-    wait_until(lambda: not any(is_running(pid) for pid in pids) and not files.exists(), 60)
-
-
-def is_running(pid: int) -> bool:
-    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], stdout=subprocess.PIPE, text=True, check=False)
-    return listed.stdout.strip()[:1] not in ("", "Z")
