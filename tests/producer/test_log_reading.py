@@ -1,15 +1,13 @@
-"""The log's proof about a prepared transaction, and its records, read by both producers from the emulator."""
+"""The log's proof about a prepared transaction, and its records, read from the emulator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from kafka import TopicPartition as KafkaTopicPartition
-from kafka.admin import KafkaAdminClient
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import (
@@ -24,124 +22,46 @@ from dualwrite.broker_emulator import (
     ResourceType,
 )
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log import reader
 from dualwrite.client.log.transaction_end import PartitionEnd
-from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.errors import (
     AnotherClusterError,
     AuthorizationError,
     IllegalStateError,
     NoMarkerError,
     OutcomeUnknown,
-    PreparedTransactionLost,
     RecordsGoneError,
 )
 from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
-from tests.apache_kafka.faces import FACES, Face
+from tests.producer.log_cases import SHORTLY_MS, LogCases, LogWorld, prepared, values
 from tests.producer.tiers import BOUNDED, LONG_AFTER_MS, TIERS, StillBroker
 from tests.support.conditions import until
-from tests.support.topics import read_topic
-
-SHORTLY_MS: Final = 2_000
-"""A timeout for events that never come."""
 
 
-class World(StillBroker):
-    """A broker, and producers of one face."""
+class World(StillBroker, LogWorld):
+    """An emulator whose clock stands still."""
 
-    def __init__(self, emulator: Emulator, face: str) -> None:
-        super().__init__(emulator)
-        self.face = face
-        self.made: list[Face] = []
+    def __init__(self, emulator: Emulator, face: str = "sync") -> None:
+        StillBroker.__init__(self, emulator)
+        LogWorld.__init__(self, emulator.bootstrap_servers, face, "orders")
 
-    def producer(self, transactional_id: str = "tid", **settings: Any) -> Face:
-        defaults: dict[str, Any] = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "linger_ms": 0}
-        defaults |= {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
-        defaults |= {"bootstrap_servers": self.emulator.bootstrap_servers, "transactional_id": transactional_id}
-        made = Face(self.face, defaults | settings)
-        self.made.append(made)
-        return made
+    def id_of(self, name: str) -> str:
+        return name
 
-    def ready(self, transactional_id: str = "tid", **settings: Any) -> Face:
-        made = self.producer(transactional_id, **settings)
-        made.init_transactions()
-        return made
-
-    def recovering(self) -> Face:
-        """Return a producer that has found the transaction of the id's last owner."""
-        made = self.producer()
-        made.init_transactions(keep_prepared_txn=True)
-        return made
-
-    def prepared(self, *values: bytes, transactional_id: str = "tid", **record: Any) -> Manifest:
-        """Return the manifest of a transaction prepared by a producer that is gone."""
-        producer = self.ready(transactional_id)
-        producer.begin()
-        for value in values:
-            producer.send("orders", value, **{"partition": 0} | record)
-        manifest = prepared(producer)
-        producer.close()
-        return manifest
-
-    def abort_by_operator(self, transactional_id: str = "tid") -> None:
-        with TransactionAdmin(bootstrap_servers=self.emulator.bootstrap_servers) as admin:
-            admin.force_terminate_transaction(transactional_id)
-        self.settle()
-
-    def commit(self, state: PreparedTxnState, transactional_id: str = "tid") -> None:
-        """Commit by another process, which leaves the id to others."""
-        producer = self.producer(transactional_id)
-        producer.init_transactions(keep_prepared_txn=True)
-        producer.complete_transaction(state)
-        producer.close()
-        self.settle()
-
-    def commit_others(self, *values: bytes, partition: int = 0, **record: Any) -> None:
-        producer = self.ready("other")
-        producer.begin()
-        for value in values:
-            producer.send("orders", value, partition=partition, **record)
-        producer.commit_transaction()
-        producer.close()
-        self.settle()
+    def time_out_soon(self) -> None:
+        """Do nothing: the clock is advanced by as much as it takes."""
 
     @property
     def cluster_id(self) -> str | None:
-        admin = AdminClient({"bootstrap.servers": self.emulator.bootstrap_servers})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         return admin.list_topics(timeout=60).cluster_id
-
-    def kafka_admin(self) -> Any:
-        return KafkaAdminClient(bootstrap_servers=self.emulator.bootstrap_servers)
-
-    def delete_records(self, before: int) -> None:
-        admin = self.kafka_admin()
-        admin.delete_records({KafkaTopicPartition("orders", 0): before})
-        admin.close()
-
-    def delete_topic(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.emulator.bootstrap_servers})
-        admin.delete_topics(["orders"])["orders"].result(60)
-
-    def close(self) -> None:
-        for producer in self.made:
-            producer.close()
-
-
-def prepared(producer: Face) -> Manifest:
-    """Prepare the open transaction; return its manifest."""
-    state = producer.prepare_open()
-    manifest = producer.manifest
-    assert manifest is not None
-    assert manifest.prepared_state == state
-    assert Manifest.parse(str(manifest)) == manifest
-    return manifest
 
 
 @contextmanager
-def world_of(face: str, config: BrokerConfig | None = None, **settings: Any) -> Iterator[World]:
+def world_of(config: BrokerConfig | None = None, face: str = "sync", **settings: Any) -> Iterator[World]:
     topics = {"orders": 2, "inputs": 1}
     with Emulator(topics=topics, config=config, clock=VirtualClock(), **settings) as emulator:
         world = World(emulator, face)
@@ -149,32 +69,41 @@ def world_of(face: str, config: BrokerConfig | None = None, **settings: Any) -> 
         world.close()
 
 
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A broker of tier 3, on which a prepared transaction has a timeout."""
+    with world_of(TIERS[Tier.BOUNDED]) as made:
+        yield made
+
+
+def on(*tiers: Tier) -> list[Any]:
+    """Return the parameters of brokers: each tier with the producer for threads, and the last one with the other."""
+    both = [("sync", tier) for tier in tiers] + [("async", tiers[-1])]
+    return [pytest.param(each, id=f"{each[0]} {each[1].name}") for each in both]
 
 
 @pytest.fixture
-def world(face: str) -> Iterator[World]:
-    """A broker of tier 3, on which a prepared transaction has a timeout."""
-    with world_of(face, TIERS[Tier.BOUNDED]) as made:
+def brief_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a topic count as deleted as soon as a broker says that it does not exist."""
+    monkeypatch.setattr(reader, "UNKNOWN_FOR_S", 0.0)
+
+
+@pytest.fixture(params=on(*Tier))
+def broker(request: pytest.FixtureRequest, brief_absence: None) -> Iterator[World]:
+    face, tier = request.param
+    with world_of(TIERS[tier], face) as made:
         yield made
 
 
-@pytest.fixture(params=BOUNDED, ids=lambda tier: tier.name)
-def bounded(request: pytest.FixtureRequest, face: str) -> Iterator[World]:
-    with world_of(face, TIERS[request.param]) as made:
+@pytest.fixture(params=on(*BOUNDED))
+def bounded(request: pytest.FixtureRequest) -> Iterator[World]:
+    face, tier = request.param
+    with world_of(TIERS[tier], face) as made:
         yield made
 
 
-def only(manifest: Manifest) -> PartitionManifest:
-    (part,) = manifest.partitions
-    return part
-
-
-def values(records: list[StoredRecord]) -> list[bytes | None]:
-    return [record.value for record in records]
+class TestLog(LogCases):
+    """The cases that real brokers pass, too."""
 
 
 # ---- the manifest -------------------------------------------------------------------------------------------------
@@ -190,21 +119,6 @@ def test_the_manifest_says_where_the_records_are(world: World) -> None:
     assert manifest.partitions == (PartitionManifest("orders", 0, 3, 4, 2), PartitionManifest("orders", 1, 0, 0, 1))
     assert manifest.has_offsets is False
     assert manifest.cluster_id == world.cluster_id
-
-
-def test_several_batches_make_one_range_with_the_records_of_others_between(world: World) -> None:
-    producer = world.ready()
-    producer.begin()
-    producer.send("orders", b"a", partition=0)
-    producer.flush()
-    world.commit_others(b"x")
-    producer.send("orders", b"b", partition=0)
-    producer.flush()
-    manifest = prepared(producer)
-    assert manifest.partitions == (PartitionManifest("orders", 0, 0, 3, 2),)
-    world.abort_by_operator()
-    assert world.recovering().end_of(manifest).aborted == manifest.partitions
-    assert values(world.recovering().records_of(manifest, manifest.partitions)) == [b"a", b"b"]
 
 
 def test_a_manifest_is_of_one_transaction_only(world: World) -> None:
@@ -247,91 +161,6 @@ def test_a_duplicate_whose_offset_no_broker_knows_has_no_manifest(world: World) 
 
 
 # ---- how it ended -------------------------------------------------------------------------------------------------
-
-
-def test_committed(bounded: World) -> None:
-    manifest = bounded.prepared(b"a", b"b")
-    bounded.commit(manifest.prepared_state)
-    bounded.commit_others(b"x")
-    end = bounded.recovering().end_of(manifest)
-    assert end.committed
-    assert end.by_partition == {only(manifest): PartitionEnd.COMMITTED}
-
-
-def test_aborted_by_the_timeout(bounded: World) -> None:
-    manifest = bounded.prepared(b"a", b"b")
-    bounded.abort_by_timeout()
-    bounded.commit_others(b"x")
-    producer = bounded.recovering()
-    end = producer.end_of(manifest)
-    assert not end.committed
-    assert end.aborted == manifest.partitions
-    assert values(producer.records_of(manifest, end.aborted)) == [b"a", b"b"]
-
-
-def test_aborted_by_an_operator(bounded: World) -> None:
-    manifest = bounded.prepared(b"a")
-    bounded.abort_by_operator()
-    assert bounded.recovering().end_of(manifest).aborted == manifest.partitions
-
-
-@pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: tier.name)
-def test_where_nothing_is_bounded_an_operator_can_abort_too(face: str, tier: Tier) -> None:
-    with world_of(face, TIERS[tier]) as world:
-        manifest = world.prepared(b"a")
-        world.abort_by_operator()
-        producer = world.recovering()
-        assert not producer.coordinator_knows(manifest.prepared_state)
-        assert producer.end_of(manifest).aborted == manifest.partitions
-
-
-def test_earlier_and_later_transactions_of_the_producer_id_say_nothing_of_this_one(bounded: World) -> None:
-    producer = bounded.ready()
-    producer.begin()
-    producer.send("orders", b"before", partition=0)
-    producer.abort_transaction()
-    producer.begin()
-    producer.send("orders", b"a", partition=0)
-    committed = prepared(producer)
-    producer.complete_transaction(committed.prepared_state)
-    producer.begin()
-    producer.send("orders", b"b", partition=0)
-    aborted = prepared(producer)
-    producer.abort_transaction()
-    producer.begin()
-    producer.send("orders", b"after", partition=0)
-    producer.commit_transaction()
-    bounded.settle()
-    assert producer.end_of(committed).committed
-    assert producer.end_of(aborted).aborted == aborted.partitions
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_another_open_transaction_holds_the_last_stable_offset_back(bounded: World, commits: bool) -> None:
-    other = bounded.ready("other")
-    other.begin()
-    other.send("orders", b"open", partition=0)
-    other.flush()
-    manifest = bounded.prepared(b"a", b"b")
-    if commits:
-        bounded.commit(manifest.prepared_state)
-    else:
-        bounded.abort_by_operator()
-    assert bounded.emulator.log("orders").last_stable_offset == 0
-    end = bounded.recovering().end_of(manifest)
-    assert end.by_partition == {only(manifest): PartitionEnd.COMMITTED if commits else PartitionEnd.ABORTED}
-
-
-def test_still_prepared(world: World) -> None:
-    manifest = world.prepared(b"a")
-    producer = world.recovering()
-    assert producer.coordinator_knows(manifest.prepared_state)
-    with pytest.raises(
-        OutcomeUnknown, match=r"orders-0: no marker ends it yet.*Nothing was changed; repeat the call"
-    ) as told:
-        producer.end_of(manifest, SHORTLY_MS)
-    assert told.value.transactional_id == "tid"
-    assert told.value.prepared_state == str(manifest.prepared_state)
 
 
 def test_a_marker_that_is_late_is_waited_for(world: World) -> None:
@@ -426,16 +255,6 @@ def test_a_topic_that_a_broker_does_not_know_yet(world: World, api: str) -> None
     assert added.hits == 3
 
 
-def test_a_deleted_topic(world: World) -> None:
-    manifest = world.prepared(b"a")
-    world.abort_by_operator()
-    world.delete_topic()
-    producer = world.recovering()
-    assert producer.end_of(manifest).gone == manifest.partitions
-    with pytest.raises(RecordsGoneError, match=r"of its 1 record.* the log has 0"):
-        producer.records_of(manifest, manifest.partitions)
-
-
 def test_a_topic_deleted_and_created_anew(world: World) -> None:
     manifest = world.prepared(b"a", b"b")
     world.abort_by_operator()
@@ -449,6 +268,7 @@ def test_a_topic_deleted_and_created_anew(world: World) -> None:
         producer.records_of(manifest, manifest.partitions)
 
 
+@pytest.mark.usefixtures("brief_absence")
 def test_a_topic_with_fewer_partitions(world: World) -> None:
     manifest = world.prepared(b"a", partition=1)
     world.abort_by_operator()
@@ -457,23 +277,8 @@ def test_a_topic_with_fewer_partitions(world: World) -> None:
     assert world.recovering().end_of(manifest).gone == manifest.partitions
 
 
-def test_deleted_records(world: World) -> None:
-    manifest = world.prepared(b"a", b"b")
-    world.abort_by_operator()
-    world.commit_others(b"x")
-    producer = world.recovering()
-    world.delete_records(1)  # the first of the two; the batch stays whole, and cannot be read from its begin
-    assert producer.end_of(manifest).aborted == manifest.partitions
-    with pytest.raises(RecordsGoneError, match=r"of its 2 record.*Nothing was changed") as told:
-        producer.records_of(manifest, manifest.partitions)
-    assert isinstance(told.value, PreparedTransactionLost)
-    assert told.value.transactional_id == "tid"
-    world.delete_records(4)
-    assert producer.end_of(manifest).gone == manifest.partitions
-
-
-def test_compaction(face: str) -> None:
-    with world_of(face, TIERS[Tier.BOUNDED]) as world:
+def test_compaction() -> None:
+    with world_of(TIERS[Tier.BOUNDED]) as world:
         world.emulator.set_config(
             {
                 "cleanup.policy": "compact",
@@ -508,26 +313,6 @@ def cleaned(world: World) -> bool:
 # ---- many, and other things in the way ----------------------------------------------------------------------------
 
 
-def test_many_partitions(face: str) -> None:
-    many = 60
-    with world_of(face, TIERS[Tier.BOUNDED], nodes=3) as world:
-        world.emulator.create_topic("wide", many)
-        producer = world.ready()
-        producer.begin()
-        for partition in range(many):
-            for number in range(3):
-                producer.send("wide", b"%d-%d" % (partition, number) + b"." * 40_000, partition=partition)
-        manifest = prepared(producer)
-        world.abort_by_timeout()
-        reader = world.ready("reader")
-        end = reader.end_of(manifest)
-        assert end.aborted == manifest.partitions
-        records = reader.records_of(manifest, end.aborted)
-        assert [(record.value or b"").rstrip(b".") for record in records] == [
-            b"%d-%d" % (partition, number) for partition in range(many) for number in range(3)
-        ]
-
-
 def test_a_marker_far_behind_the_records(world: World) -> None:
     other = world.ready("first")
     other.begin()
@@ -543,8 +328,8 @@ def test_a_marker_far_behind_the_records(world: World) -> None:
     assert world.ready("reader").end_of(manifest).aborted == manifest.partitions
 
 
-def test_leaders_that_move(face: str) -> None:
-    with world_of(face, TIERS[Tier.BOUNDED], nodes=2) as world:
+def test_leaders_that_move() -> None:
+    with world_of(TIERS[Tier.BOUNDED], nodes=2) as world:
         manifest = world.prepared(b"a")
         world.abort_by_operator()
         producer = world.ready("reader")
@@ -557,8 +342,8 @@ def test_leaders_that_move(face: str) -> None:
         assert fault.hits == 2
 
 
-def test_without_a_broker_nothing_is_known(face: str) -> None:
-    with world_of(face, TIERS[Tier.BOUNDED], nodes=2) as world:
+def test_without_a_broker_nothing_is_known() -> None:
+    with world_of(TIERS[Tier.BOUNDED], nodes=2) as world:
         manifest = world.prepared(b"a")
         producer = world.ready("reader")
         world.emulator.faults.add(
@@ -568,9 +353,9 @@ def test_without_a_broker_nothing_is_known(face: str) -> None:
             producer.end_of(manifest, SHORTLY_MS)
 
 
-def test_another_cluster(world: World, face: str) -> None:
+def test_another_cluster(world: World) -> None:
     manifest = world.prepared(b"a")
-    with world_of(face, TIERS[Tier.BOUNDED]) as elsewhere:
+    with world_of(TIERS[Tier.BOUNDED]) as elsewhere:
         producer = elsewhere.ready()
         with pytest.raises(AnotherClusterError, match="nothing was changed: connect to the cluster") as told:
             producer.end_of(manifest)
@@ -580,13 +365,13 @@ def test_another_cluster(world: World, face: str) -> None:
             producer.records_of(manifest, manifest.partitions)
 
 
-def test_reading_needs_the_right_to_read(face: str) -> None:
+def test_reading_needs_the_right_to_read() -> None:
     config = BrokerConfig(
         profile=Profile.KAFKA_4_3,
         authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         allow_everyone_if_no_acl_found=True,
     )
-    with world_of(face, config) as world:
+    with world_of(config) as world:
         manifest = world.prepared(b"a")
         for operation in (AclOperation.WRITE, AclOperation.DESCRIBE):
             world.emulator.add_acls(Acl.allow("User:ANONYMOUS", operation, ResourceType.TOPIC, "orders"))
@@ -599,35 +384,6 @@ def test_reading_needs_the_right_to_read(face: str) -> None:
 
 # ---- records, byte for byte ---------------------------------------------------------------------------------------
 
-RECORDS: Final[list[dict[str, Any]]] = [
-    {"value": b"plain"},
-    {"value": None, "key": b"tombstone"},
-    {"value": b"", "key": b""},
-    {"value": bytes(range(256)), "key": b"\x00\xff", "timestamp_ms": 1},
-    {"value": b"h", "headers": [("a", b"1"), ("a", None), ("\u00fc", b"")], "timestamp_ms": 4_102_444_800_000},
-    {"value": b"long" * 5_000, "key": b"k" * 300, "timestamp_ms": 0},
-]
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_are_read_as_they_were_sent(world: World, compression: str) -> None:
-    producer = world.ready(compression_type=compression)
-    producer.begin()
-    for number, record in enumerate(RECORDS):
-        producer.send("orders", partition=0, **{"timestamp_ms": number} | record)
-    manifest = prepared(producer)
-    producer.close()
-    world.abort_by_operator()
-    records = world.recovering().records_of(manifest, manifest.partitions)
-    expected = [
-        StoredRecord(
-            "orders", 0, record.get("key"), record["value"], record.get("headers", []),
-            record.get("timestamp_ms", number), number,
-        )
-        for number, record in enumerate(RECORDS)
-    ]  # fmt: skip
-    assert records == expected
-
 
 def test_the_broker_s_timestamps_where_the_topic_has_them(world: World) -> None:
     world.emulator.set_config({"message.timestamp.type": "LogAppendTime"}, topic="orders")
@@ -639,25 +395,6 @@ def test_the_broker_s_timestamps_where_the_topic_has_them(world: World) -> None:
 
 
 # ---- taking over by the log's proof -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
-def test_a_completed_transaction_is_not_lost_but_taken_over(face: str, tier: Tier) -> None:
-    with world_of(face, TIERS[tier]) as world:
-        manifest = world.prepared(b"a")
-        world.abort_by_operator()
-        producer = world.recovering()
-        assert not producer.coordinator_knows(manifest.prepared_state)
-        producer.complete_before_fencing(manifest.prepared_state, is_over=True)
-        producer.fence_others()
-        producer.begin()
-        producer.send("orders", b"again", partition=0)
-        again = prepared(producer)
-        producer.complete_transaction(again.prepared_state)
-        world.settle()
-        assert producer.end_of(manifest).aborted == manifest.partitions  # and so it remains
-        assert producer.end_of(again).committed
-        assert read_topic(world.emulator.bootstrap_servers, "orders") == [("", "again")]
 
 
 def test_a_later_open_transaction_is_aborted(bounded: World) -> None:
@@ -674,28 +411,14 @@ def test_a_later_open_transaction_is_aborted(bounded: World) -> None:
 
 
 @pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
-def test_an_open_stored_transaction_is_committed_although_it_was_said_to_be_over(face: str, tier: Tier) -> None:
-    with world_of(face, TIERS[tier]) as world:
+def test_an_open_stored_transaction_is_committed_although_it_was_said_to_be_over(tier: Tier) -> None:
+    with world_of(TIERS[tier]) as world:
         manifest = world.prepared(b"a")
         producer = world.recovering()
         producer.complete_before_fencing(manifest.prepared_state, is_over=True)
         producer.fence_others()
         world.settle()
         assert producer.end_of(manifest).committed
-
-
-@pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
-def test_what_the_coordinator_knows(face: str, tier: Tier) -> None:
-    with world_of(face, TIERS[tier]) as world:
-        manifest = world.prepared(b"a")
-        state = manifest.prepared_state
-        producer = world.recovering()
-        assert producer.coordinator_knows(state)
-        assert producer.coordinator_knows(PreparedTxnState())
-        assert not producer.coordinator_knows(PreparedTxnState.of(producer_id=state.producer_id + 7, producer_epoch=0))
-        producer.complete_transaction(state)
-        world.settle()
-        assert world.recovering().end_of(manifest).committed
 
 
 def test_a_commit_is_known_until_the_id_is_taken_over(bounded: World) -> None:

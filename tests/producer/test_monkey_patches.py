@@ -67,9 +67,7 @@ except dualwrite.ConfigError:
 
 
 @LIBRARIES
-@pytest.mark.parametrize(
-    ("arguments", "uvloop", "module"), [("", True, "threading"), ("", False, "threading"), ("thread=False", False, "")]
-)
+@pytest.mark.parametrize(("arguments", "uvloop", "module"), [("", True, "threading"), ("thread=False", False, "")])
 def test_nothing_is_made_in_a_patched_process(
     library: str, patch: str, arguments: str, uvloop: bool, module: str
 ) -> None:

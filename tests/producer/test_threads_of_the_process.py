@@ -33,8 +33,7 @@ IN_LOOP = """
 """
 
 
-@pytest.mark.parametrize("steps", [IN_THREAD, IN_LOOP], ids=["thread", "loop"])
-@pytest.mark.parametrize("uvloop", [True, False], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize(("uvloop", "steps"), [(True, IN_THREAD), (False, IN_LOOP)], ids=["uvloop", "asyncio"])
 def test_a_producer_that_is_made_after_the_main_thread_has_ended(uvloop: bool, steps: str) -> None:
     with Emulator(topics={"t": 1}, listen="localhost:0") as emulator:
         program = LATE.format(uvloop=uvloop, steps=steps.format(servers=emulator.bootstrap_servers))
