@@ -37,7 +37,6 @@ from tests.crash.psycopg_scenario import PsycopgScenario, awaited_psycopg_scenar
 from tests.crash.scenario import (
     POINTS_AFTER_LOCK,
     POINTS_AFTER_THE_DECISION,
-    POINTS_BEFORE_COMMIT_REQUEST,
     AnyScenario,
     AtPoint,
     Predecessor,
@@ -200,42 +199,18 @@ def _worker(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 # ---- cancellations ----------------------------------------------------------------------------------------------
 
-ALONE: Final = ("awaited psycopg alone", "asyncpg")
-NOTED: Final = [(point, Predecessor.COMMITTED) for point in P if point is not P.AFTER_KAFKA_COMMIT]
-"""After the last one nothing is awaited on drivers alone, so that a cancellation is the caller's affair."""
-
 
 @of_each(
     "scenario, point, predecessor",
-    each(AWAITED[:1], EVERYWHERE),
-    each(AWAITED[1:], BEFORE_COMMIT),
     each(ASYNC_SESSIONS[:1], COMMITTED),
     each(ASYNC_SESSIONS[1:], WITHOUT_PREPARE),
-    each(ALONE, NOTED),
 )
-def test_a_cancellation_at_a_point(
-    scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, request: pytest.FixtureRequest
-) -> None:
+def test_a_session_cancelled_at_a_point(scenario: AnyScenario, point: PausePoint, predecessor: Predecessor) -> None:
+    """A block is cancelled at every suspension in `test_cancellation.py`."""
     scenario.leave_behind(predecessor)
-    is_alone = request.node.callspec.params["scenario"] in ALONE
-    _check_a_cancellation(scenario, AtPoint(point, cancel), is_alone=is_alone)
-
-
-@of_each("scenario, point", each(ALONE, [point for point in OF_A_READY_WRITER if point is not P.AFTER_KAFKA_COMMIT]))
-def test_a_cancellation_at_a_point_of_a_ready_writer(scenario: AnyScenario, point: PausePoint) -> None:
-    _check_a_cancellation(scenario, AtPoint(point, cancel, armed=False), is_alone=True)
-
-
-def _check_a_cancellation(scenario: AnyScenario, hook: AtPoint, *, is_alone: bool) -> None:
-    at_commit = scenario.points_before_commit_request
-    if is_alone:
-        at_commit = (P.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
+    hook = AtPoint(point, cancel)
     with scenario.writer(hook) as writer:
-        if not hook.is_armed:
-            assert scenario.write(writer, 0).error is None
-            hook.arm()
-        error = check_a_cancellation(scenario, writer, hook, may_be_unresolved=at_commit)
-    assert not is_alone or error.__notes__
+        check_a_cancellation(scenario, writer, hook, may_be_unresolved=scenario.points_before_commit_request)
 
 
 # ---- lost commits -------------------------------------------------------------------------------------------------

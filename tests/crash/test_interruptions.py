@@ -12,83 +12,17 @@ import pytest
 from dualwrite.outcome import Outcome
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.writer import _AsyncScope, _BlockingScope
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts
+from tests.crash.scenario import AtPoint, Scenario
 from tests.support.topics import read_topic
 
 SECONDS_TO_END = 300  # a wait for Kafka would last an hour
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("point", list(PausePoint))
-def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> None:
-    scenario.leave_behind(Predecessor.COMMITTED)
-    with scenario.writer(AtPoint(point, interrupt)) as writer:
-        with pytest.raises(KeyboardInterrupt):
-            scenario.write(writer, 1)
-        if point in POINTS_AFTER_THE_DECISION:
-            scenario.expected += event_texts("1")
-        assert scenario.write(writer, 2).error is None
-        scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("kind", [_BlockingScope, _AsyncScope])
 def test_a_block_whose_making_was_interrupted_is_collected_without_an_error(kind: type[Any]) -> None:
     block: Any = object.__new__(kind)
     block.__del__()
-
-
-@pytest.mark.parametrize("state", [SlotState.OPEN, SlotState.DECIDING, SlotState.READY])
-@pytest.mark.parametrize("taken_over", [True, False])
-def test_an_interruption_while_a_state_is_reported(scenario: Scenario, state: SlotState, taken_over: bool) -> None:
-    """A state without its facts would raise DatabaseWentBackError from then on."""
-    scenario.leave_behind(Predecessor.COMMITTED)
-    with scenario.writer() as writer:
-        if taken_over:
-            writer.recover()
-        told = []
-        slot = writer.coordinator.owned.slot
-
-        def moved(to: SlotState) -> None:
-            told.append(to)
-            if told.count(state) == 1 and to is state:
-                raise KeyboardInterrupt
-
-        slot._moved = moved
-        with pytest.raises(KeyboardInterrupt):
-            scenario.write(writer, 1)
-        if state is SlotState.READY and taken_over:
-            scenario.expected += event_texts("1")
-        assert scenario.write(writer, 2).error is None
-        scenario.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("call", ["begin_transaction", "prepare_transaction", "commit_transaction"])
-@pytest.mark.parametrize("done", [True, False])
-def test_an_interruption_inside_the_producer(
-    scenario: Scenario, monkeypatch: pytest.MonkeyPatch, call: str, done: bool
-) -> None:
-    original = getattr(Producer, call)
-
-    def interrupted(producer: Producer) -> None:
-        monkeypatch.undo()
-        if done:
-            original(producer)
-        raise KeyboardInterrupt
-
-    with scenario.writer() as writer:
-        writer.recover()
-        monkeypatch.setattr(Producer, call, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            scenario.write(writer, 1)
-        if call == "commit_transaction":
-            scenario.expected += event_texts("1")
-        assert scenario.write(writer, 2).error is None
-        scenario.assert_both_sides_agree()
 
 
 def test_an_interruption_while_it_is_rolled_back(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,9 @@ from dualwrite.errors import OutcomeUnknown
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import outbox_publisher
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AtPoint
 from tests.crash.styles import PATIENCE_S, Member, Style
-from tests.crash.test_psycopg_interruptions import InterruptedAt
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.recipes.outboxes import Open, assert_published, open_style, outbox_pool, scenario
 from tests.recipes.pools import QUIET_LEASE_MS, put, write
@@ -220,39 +218,6 @@ def test_a_task_that_is_cancelled_at_every_suspension(
         if member.outcome is Outcome.STORED:
             expected.append(number)
         assert event_bodies(scenario.database) == [str(each) for each in expected]
-    assert met >= {Outcome.STORED, Outcome.ROLLED_BACK}
-    with publishing(scenario):
-        assert_published(scenario, *expected)
-
-
-def test_an_interruption_at_every_call_of_a_block(
-    scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch, be_quick: Callable[[], None]
-) -> None:
-    """The call was carried out, and its response is lost with the interruption."""
-    be_quick()
-    met: set[Outcome | None] = set()
-    expected = [0]
-    number = 0
-    with outbox_pool(scenario, SILENT, lease_ms=QUIET_LEASE_MS) as pool:
-        write(pool, scenario, 0)
-        struck = True
-        while struck:
-            number += 1
-            tx: PsycopgDualTransaction | None = None
-            with monkeypatch.context() as patched:
-                interruption = InterruptedAt(number, patched)
-                try:
-                    with pool.transaction() as tx:
-                        put(tx, scenario, number)
-                except KeyboardInterrupt:
-                    pass
-                struck = interruption.struck
-            met.add(Outcome.ROLLED_BACK if tx is None else tx.outcome)
-            if tx is not None:
-                until(lambda: tx.outcome is not None)  # noqa: B023 - it is called here
-                if tx.outcome is Outcome.STORED:
-                    expected.append(number)
-            assert event_bodies(scenario.database) == [str(each) for each in expected]
     assert met >= {Outcome.STORED, Outcome.ROLLED_BACK}
     with publishing(scenario):
         assert_published(scenario, *expected)

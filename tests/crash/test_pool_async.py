@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,10 +13,8 @@ import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import FencedError, IllegalStateError, PoolTimeoutError, SnapshotTooOldError
-from dualwrite.outcome import Outcome
+from dualwrite.errors import IllegalStateError, PoolTimeoutError
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
-from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.coordinator import PooledBlock
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
@@ -27,8 +24,8 @@ from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import AnyAwaited
 from tests.crash.matrix import cancel
 from tests.crash.psycopg_scenario import awaited_psycopg_scenario, conninfo_of
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor
-from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, prefix_of, written
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint
+from tests.recipes.pools import QUIET_LEASE_MS, prefix_of, written
 from tests.support import conditions
 from tests.support.databases import PostgresDatabase, unique
 
@@ -76,64 +73,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def locks_whole_database(awaited: AnyAwaited) -> bool:
     return awaited.database.engine.dialect.name == "sqlite"
-
-
-async def test_tasks_write_at_once_under_ids_of_their_own(awaited_pool: AnyAwaited) -> None:
-    async with make_pool(awaited_pool, max_writers=1 if locks_whole_database(awaited_pool) else 4) as pool:
-        writes = await asyncio.gather(*(write(pool, awaited_pool, number) for number in range(8)))
-        assert {tx.outcome for tx in writes} == {Outcome.COMMITTED}
-        assert pool.status.in_use == pool.status.waiting == 0
-    assert set(LeaseTable(awaited_pool).owners().values()) == {None}
-    assert written(awaited_pool) == {str(number) for number in range(8)}
-    awaited_pool.assert_nothing_open()
-
-
-async def test_what_a_dead_process_left_is_recovered(awaited_pool: AnyAwaited) -> None:
-    awaited_pool.leave_behind(Predecessor.COMMITTED)
-    LeaseTable(awaited_pool).add(0, "dead")
-
-    async with make_pool(awaited_pool) as pool:
-        (resolution,) = await pool.recover()
-        assert resolution.outcome is Outcome.COMMITTED
-        assert (await write(pool, awaited_pool, 10)).transactional_id == awaited_pool.transactional_id
-    assert written(awaited_pool) == {*awaited_pool.expected, "10"}
-
-
-async def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(awaited_pool: AnyAwaited) -> None:
-    if locks_whole_database(awaited_pool):
-        pytest.skip("on SQLite no other slot can be leased meanwhile")
-    with awaited_pool.database.aside.begin() as connection:
-        connection.exec_driver_sql("ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'repeatable read'")
-    leases = LeaseTable(awaited_pool)
-
-    async with make_pool(awaited_pool) as pool:
-        with pytest.raises(SnapshotTooOldError, match="neither side was changed: repeat the block"):
-            async with pool.transaction() as tx:
-                await put(tx, awaited_pool, 1)
-                leases.change(owner="another", expires_at_ms=int(time.time() * 1000) + 3_600_000)
-        assert tx.outcome is Outcome.ROLLED_BACK
-        await write(pool, awaited_pool, 2)
-    assert written(awaited_pool) == {"2"}
-    awaited_pool.assert_nothing_open()
-
-
-async def test_a_slot_whose_lease_was_lost_is_left_to_its_owner(awaited_pool: AnyAwaited) -> None:
-    """A block that finds the row replaced goes on in another slot, on SQLite when it is called again."""
-    leases = LeaseTable(awaited_pool)
-
-    async with make_pool(awaited_pool) as first:
-        async with make_pool(awaited_pool) as second:
-            await write(first, awaited_pool, 1)
-            leases.free()
-            await write(second, awaited_pool, 2)
-            if awaited_pool.database.engine.dialect.name == "sqlite":
-                with pytest.raises(FencedError):
-                    await write(first, awaited_pool, 3)
-            tx = await write(first, awaited_pool, 3)
-            assert tx.transactional_id == transactional_id_of(prefix_of(awaited_pool), 1)
-            assert (first.status.moved_total, first.status.lost_total) == (1, 1)
-    assert written(awaited_pool) == {"1", "2", "3"}
-    awaited_pool.assert_nothing_open()
 
 
 # Nothing is awaited after AFTER_KAFKA_COMMIT.
