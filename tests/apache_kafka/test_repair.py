@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.admin import TransactionAdmin
@@ -532,92 +531,3 @@ def test_a_writer_that_was_idle_until_its_id_expired_goes_on(backend: str, forgo
         assert BACKENDS[backend].write(writer, world.topic, 3).error is None
     expected = [text for number in "123" for text in event_texts(number)]
     assert world.published() == event_bodies(world.database) == expected
-
-
-# ---- byte for byte -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("compression", "timestamps"),
-    [(codec, "CreateTime") for codec in ("none", "gzip", "snappy", "lz4", "zstd")] + [("zstd", "LogAppendTime")],
-)
-def test_byte_for_byte(compression: str, timestamps: str, world: World, new_name: NewName) -> None:
-    world.time_out_soon()
-    partitions = 3
-    topics = [new_name("topic"), new_name("topic")]
-    admin = AdminClient({"bootstrap.servers": world.cluster.bootstrap_servers})
-    new = [NewTopic(topic, partitions, 1, config={"message.timestamp.type": timestamps}) for topic in topics]
-    for future in admin.create_topics(new).values():
-        future.result(30)
-    records = [record for topic in topics for record in _records(topic, partitions)]
-    world.settings["compression_type"] = compression
-    world.settings["batch_size"] = 2_000
-    killed(worker.send_records, DECIDED, world.url, world.settings, records)
-    stored = {topic: _read(world, topic, partitions, "read_uncommitted") for topic in topics}
-    ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
-    assert all(_read(world, topic, partitions, "read_committed") == [] for topic in topics)
-    with world.writer() as writer:
-        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
-    world.cluster.wait_until_settled(world.kafka_id)
-    for topic in topics:
-        seen = _read(world, topic, partitions, "read_committed")
-        expected = [_as_read(record) for record in records if record["topic"] == topic]
-        assert sorted(map(_without_time, seen), key=repr) == sorted(expected, key=repr)
-        same = _without_time if timestamps == "LogAppendTime" else tuple
-        assert [same(each) for each in seen] == [same(each) for each in stored[topic]]
-
-
-def _records(topic: str, partitions: int) -> list[dict[str, Any]]:
-    plain = [
-        {"topic": topic, "value": f"{number}".encode() * 100, "key": f"{number % 7}".encode(), "partition": number % 3}
-        for number in range(200)
-    ]
-    special: list[dict[str, Any]] = [
-        {"topic": topic, "value": None, "key": b"tombstone", "timestamp_ms": 1_600_000_000_000},
-        {"topic": topic, "value": b"", "key": b"", "timestamp_ms": 1_600_000_000_001},
-        {"topic": topic, "value": bytes(range(256)), "key": None, "headers": [("a", b"1"), ("a", None), ("ä", b"")]},
-    ]
-    return plain + [each | {"partition": number % partitions} for number, each in enumerate(special)]
-
-
-def _as_read(record: dict[str, Any]) -> tuple[Any, ...]:
-    return (record["partition"], record["key"], record["value"], record.get("headers") or None)
-
-
-def _without_time(read: tuple[Any, ...]) -> tuple[Any, ...]:
-    return read[:-1]
-
-
-def _read(world: World, topic: str, partitions: int, isolation_level: str) -> list[tuple[Any, ...]]:
-    """Partition, key, value, headers and timestamp of all records, partition by partition in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": world.cluster.bootstrap_servers,
-            "group.id": "reader",
-            "isolation.level": isolation_level,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    found: dict[int, list[tuple[Any, ...]]] = {partition: [] for partition in range(partitions)}
-    left = set(found)
-    try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in found])
-        while left:
-            message = consumer.poll(15)
-            assert message is not None, f"no end of the partitions {left} of {topic}"
-            partition = message.partition()
-            assert partition is not None
-            error = message.error()
-            if error is None:
-                found[partition].append(_told(message))
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                left.discard(partition)
-    finally:
-        consumer.close()
-    return [each for partition in sorted(found) for each in found[partition]]
-
-
-def _told(message: Message) -> tuple[Any, ...]:
-    return message.partition(), message.key(), message.value(), message.headers(), message.timestamp()

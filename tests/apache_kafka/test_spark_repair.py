@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,13 +85,6 @@ def test_the_batchs_own_commit_repairs(world: World) -> None:
     world.assert_done("a", "b", "c")
 
 
-def test_the_next_plan_repairs(world: World) -> None:
-    world.write(world.sink_id, 0, [["a", "b"], ["c"]], die_at=PausePoint.AFTER_DECISION, **world.given)
-    world.let_abort()
-    world.write(world.sink_id, 1, [["d"]], die_at=None, **world.given)
-    world.assert_done("a", "b", "c", "d")
-
-
 def test_the_command_repairs_and_says_so_before(world: World) -> None:
     world.write(world.sink_id, 0, [["a", "b"], ["c"]], die_at=PausePoint.AFTER_DECISION, **world.given)
     world.let_abort()
@@ -130,24 +121,6 @@ def test_what_another_program_aborted_without_a_trace_is_repaired(world: World) 
         with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id=transactional_id) as producer:
             producer.init_transactions()
     world.write(world.sink_id, 1, [["c"]], die_at=None, **world.given)
-    world.assert_done("a", "b", "c")
-
-
-def test_several_recoveries_repair_at_once(world: World) -> None:
-    world.write(world.sink_id, 0, [["a", "b"], ["c"]], die_at=PausePoint.AFTER_DECISION, **world.given)
-    world.let_abort()
-    together = threading.Barrier(3)
-
-    def recover(number: int) -> None:
-        with TransactionAdmin(bootstrap_servers=world.bootstrap_servers) as admin:
-            recovery = world.recovery(admin)
-            together.wait(30)
-            recovery.recover()
-
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(recover, range(3)))
-    with TransactionAdmin(bootstrap_servers=world.bootstrap_servers) as admin:
-        world.recovery(admin).recover()
     world.assert_done("a", "b", "c")
 
 

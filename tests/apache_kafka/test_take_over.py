@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.admin import TransactionAdmin
-from dualwrite.errors import PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import MAX_PRODUCER_ID
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Crash
 from tests.interop.wire import Code, Described, Identity, Wire
@@ -75,19 +72,6 @@ class Site:
         self.cluster.wait_until_settled(self.transactional_id)
         records = read_committed({"bootstrap.servers": self.cluster.bootstrap_servers}, self.topic)
         assert sorted(value.decode() for value in records) == rows(self.engine) == sorted(values)
-
-    def assert_lost_at_every_recovery(self) -> None:
-        for _ in range(2):
-            with self.writer() as writer, pytest.raises(PreparedTransactionLost):
-                writer.recover()
-            with RecoveryService(
-                self.engine,
-                bootstrap_servers=self.cluster.bootstrap_servers,
-                transactional_ids=[self.transactional_id],
-                min_age_ms=0,
-            ) as service:
-                (found,) = service.recover().found
-            assert (found.action, found.changed, found.is_left) == (Action.LOST, False, True)
 
 
 @pytest.fixture
@@ -174,41 +158,6 @@ def test_an_unused_pair_creates_an_id_and_touches_no_other(site: Site) -> None:
         assert wire.describe(site.transactional_id).state == "Ongoing"
     assert site.recovered() is Outcome.COMMITTED
     site.assert_both_sides_agree("open")
-
-
-def test_what_an_operator_aborts_is_published_again(site: Site) -> None:
-    with site.writer() as writer:
-        site.write(writer, "before")
-    site.decide_and_die("aborted")
-    with TransactionAdmin(bootstrap_servers=site.cluster.bootstrap_servers) as admin:
-        admin.force_terminate_transaction(site.transactional_id)
-    assert site.recovered() is Outcome.REPAIRED
-    site.assert_both_sides_agree("before", "aborted")
-
-
-def test_without_a_manifest_an_operators_abort_is_told_by_every_recovery(site: Site) -> None:
-    with site.writer() as writer:
-        site.write(writer, "before")
-    site.decide_and_die("lost")
-    with site.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE kafka_transaction_state SET manifest = NULL"))
-    with TransactionAdmin(bootstrap_servers=site.cluster.bootstrap_servers) as admin:
-        for _ in range(2):
-            admin.force_terminate_transaction(site.transactional_id)
-            site.assert_lost_at_every_recovery()
-    with RecoveryService(
-        site.engine,
-        bootstrap_servers=site.cluster.bootstrap_servers,
-        transactional_ids=[site.transactional_id],
-        min_age_ms=0,
-        acknowledge_lost=[site.transactional_id],
-    ) as service:
-        (acknowledged,) = service.recover().found
-        assert acknowledged.action is Action.ACKNOWLEDGE
-        assert service.recover().found == ()
-    with site.writer() as writer:
-        site.write(writer, "later")
-    assert rows(site.engine) == ["before", "later", "lost"]
 
 
 def test_owners_that_take_turns_on_one_id(site: Site) -> None:

@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from dualwrite.cli.colours import Meaning, has_colours, meaning_of
+from dualwrite.cli.colours import Meaning, meaning_of
 from dualwrite.cli.doctor_checks import Verdict
 from dualwrite.cli.failures import OneLineGroup
 from dualwrite.cli.output import print_table, table, wrapped
@@ -60,11 +60,6 @@ def test_without_colours_there_are_no_escapes(monkeypatch: pytest.MonkeyPatch, n
     assert "\x1b" not in shown(Terminal(), error=True)
 
 
-def test_an_empty_no_color_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "")
-    assert has_colours(Terminal())
-
-
 def test_a_file_gets_no_escape() -> None:
     assert shown(io.StringIO()) == PLAIN
     assert "\x1b" not in shown(io.StringIO(), error=True)
@@ -99,8 +94,3 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
     assert wrapped("see aaaaaaaaaaaaaaaa there", 10) == ["see", "aaaaaaaaaaaaaaaa", "there"]
     assert wrapped("", 10) == [""]
     assert wrapped("a-0,b-1,c-2", 8) == ["a-0,b-1,", "c-2"]
-
-
-def test_the_view_that_is_too_narrow_shows_blocks_too() -> None:
-    lines = [line.plain for line in table(WIDE, [(*IDS, LONG)], 60)]
-    assert lines[0] == "TransactionalId  orders-eu-central-12"

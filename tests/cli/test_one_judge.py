@@ -231,10 +231,6 @@ def test_no_write_on_the_topic(call: Call, database: Database, profile: Profile)
         assert heard.doctor() == {"right to write"}
 
 
-def test_a_fresh_database_is_a_warning(call: Call, database: Database, emulator: Emulator) -> None:
-    assert Heard(call, database, emulator).doctor() == set()
-
-
 def test_a_pool_is_sound_again_after_a_block(database: Database, emulator: Emulator) -> None:
     where: dict[str, Any] = {"bootstrap_servers": emulator.bootstrap_servers}
     with DualWriter(database.aside, prefix="pooled", **where) as pool:

@@ -112,18 +112,6 @@ def test_recover_leaves_it_to_a_process_that_publishes(call: Call, scenario: Sce
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
 
 
-def test_recover_takes_a_block_out(call: Call, scenario: Scenario) -> None:
-    with scenario.database.aside.connect() as connection:
-        first: int = connection.scalar(sa.text(f"SELECT min(seq) FROM {OUTBOX}"))
-    block = ("--take-out", f"{outbox_of(scenario)}:{first}", "--min-age", 0)
-    assert "would be taken out" in call(*options(scenario, *block)).out
-    done = call(*options(scenario, *block, "--apply", "--json"))
-    (taken,) = done.document["taken_out"]
-    assert (done.code, taken["seq"], taken["changed"]) == (0, first, True)
-    assert [record["value_text"] for record in taken["records"]] == ["1"]
-    assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["2"]
-
-
 @pytest.fixture
 def not_proven(scenario: Scenario) -> Scenario:
     """The first block was decided, and nothing shows any more how that has ended."""

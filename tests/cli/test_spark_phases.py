@@ -70,13 +70,6 @@ def test_what_the_sink_logs_is_read_again(caplog: pytest.LogCaptureFixture) -> N
     ]
 
 
-def test_a_line_in_json_is_read_too() -> None:
-    (found,) = batch_lines(
-        [f'{{"level": "INFO", "msg": "{line("s", "q", 3, (1, 2, 3, 4)).strip()}", "context": {{}}}}']
-    )
-    assert (found.batch_id, found.times_ms) == (3, (1, 2, 3, 4))
-
-
 @given(st.lists(st.text(max_size=200), max_size=20))
 def test_other_lines_are_no_batches(lines: list[str]) -> None:
     assert list(batch_lines([text for text in lines if "batch" not in text])) == []
@@ -91,20 +84,17 @@ def test_medians_are_of_batches_with_all_phases() -> None:
     assert medians_ms([later]) == (0, 0, 0, 90)
 
 
-def test_labels_name_the_query_only_where_it_differs() -> None:
-    one, other = (BatchLine("s", f"{each}-6f0a-4c3b", 7, Outcome.COMMITTED, 1, (1, 1, 1, 1)) for each in "ab")
-    job = BatchLine("s", "job:2026-11-20", 0, Outcome.COMMITTED, 1, (1, 1, 1, 1))
-    assert labels([one, one]) == ["7", "7"]
-    assert labels([one, other, job]) == ["a-6f0a-4/7", "b-6f0a-4/7", "2026-11-20"]
-
-
-def test_labels_tell_the_calls_of_a_batch_apart() -> None:
-    one, second, other = (
-        BatchLine("s", query, 7, Outcome.COMMITTED, 1, (1, 1, 1, 1))
-        for query in ("a-6f0a-4c3b", query_of_call("a-6f0a-4c3b", 2), query_of_call("b-6f0a-4c3b", 3))
-    )
-    assert labels([one, second]) == ["7", "7#2"]
-    assert labels([one, second, other]) == ["a-6f0a-4/7", "a-6f0a-4/7#2", "b-6f0a-4/7#3"]
+@pytest.mark.parametrize(
+    ("queries", "expected"),
+    [
+        (["a-6f0a-4c3b"] * 2, ["7", "7"]),
+        (["a-6f0a-4c3b", "b-6f0a-4c3b", "job:2026-11-20"], ["a-6f0a-4/7", "b-6f0a-4/7", "2026-11-20"]),
+        (["a-6f0a-4c3b", query_of_call("a-6f0a-4c3b", 2)], ["7", "7#2"]),
+        (["a-6f0a-4c3b", query_of_call("b-6f0a-4c3b", 3)], ["a-6f0a-4/7", "b-6f0a-4/7#3"]),
+    ],
+)
+def test_labels_name_the_query_and_the_call_where_they_differ(queries: list[str], expected: list[str]) -> None:
+    assert labels([BatchLine("s", query, 7, Outcome.COMMITTED, 1, (1, 1, 1, 1)) for query in queries]) == expected
 
 
 # ---- bars -----------------------------------------------------------------------------------------------------

@@ -13,21 +13,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.producer import Producer
 from examples.flights.comparison import TopicRecord
 from examples.flights.errors import WorkerFailedError
-from examples.flights.events import Event, read_events
+from examples.flights.events import read_events
 from examples.flights_spark import application as applications
-from examples.flights_spark.input_files import write_input_files
 from examples.flights_spark.job import SINK_ID, Job
 from examples.flights_spark.kill_plan import Kill, Life, Moment, plan_lives
 from examples.flights_spark.lives import run_lives
-from examples.flights_spark.methods import Method
-from examples.flights_spark.plot import save_plot
-from examples.flights_spark.sampler import Sampler, last
 from examples.flights_spark.store_watch import StoreWatch
-from examples.flights_spark.tables import METADATA, TABLES, FlightRow, Total, add_up, read_rows, read_totals
+from examples.flights_spark.tables import METADATA, FlightRow, Total
 from examples.flights_spark.tally import Tally
 from examples.flights_spark.verdict import judge
 from spark_sink.store.tables import StoreTables
@@ -61,20 +55,6 @@ def test_every_life_has_another_number_of_tasks_and_the_last_one_is_not_killed(s
         Moment.DECIDED: 3,
     }
     assert plan == plan_lives(seed, 9)
-
-
-def test_two_kills_wait_for_a_decision_and_for_anything() -> None:
-    assert {life.kill.moment for life in plan_lives(1, 2) if life.kill} == {Moment.DECIDED, Moment.RUNNING}
-
-
-# ---- the input ----------------------------------------------------------------------------------------------
-
-
-def test_the_input_is_in_files_whose_times_are_in_order(tmp_path: Path) -> None:
-    assert write_input_files(EVENTS, tmp_path / "input", rows_per_file=4) == 3
-    files = sorted((tmp_path / "input").iterdir(), key=lambda path: path.stat().st_mtime)
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    assert [Event(line["number"], line["tailnum"], line["event"]) for line in lines] == EVENTS
 
 
 # ---- the verdict --------------------------------------------------------------------------------------------
@@ -111,45 +91,6 @@ def test_each_kind_of_divergence_is_found() -> None:
     }
 
 
-# ---- the tables ---------------------------------------------------------------------------------------------
-
-
-def test_totals_are_wrong_where_a_batch_is_added_twice(engine: sa.Engine) -> None:
-    tables = TABLES[Method.EXACTLY_ONCE]
-    rows = [
-        {"number": n, "batch": n % 2, "tailnum": "N", "carrier": "UA", "distance": 100, "event": "{}"} for n in range(4)
-    ]
-    with engine.begin() as connection:
-        connection.execute(tables.flights.insert(), rows)
-        add_up(connection, tables, 0)
-        add_up(connection, tables, 1)
-        assert read_totals(connection, Method.EXACTLY_ONCE) == {"UA": Total(4, 400)}
-        add_up(connection, tables, 1)
-        assert read_totals(connection, Method.EXACTLY_ONCE) == {"UA": Total(6, 600)}
-        assert read_rows(connection, Method.EXACTLY_ONCE) == [FlightRow(n, "N", "{}") for n in range(4)]
-
-
-# ---- samples and the plot -----------------------------------------------------------------------------------
-
-
-def test_the_plot_shows_what_was_sampled(engine: sa.Engine, emulator: Emulator, tmp_path: Path) -> None:
-    for method in Method:
-        emulator.create_topic(method.topic, partitions=2)
-    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="one") as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(Method.EXACTLY_ONCE.topic, value=b"open", partition=1)
-        producer.flush()
-        with Sampler(emulator.bootstrap_servers, engine, partitions=2, seconds=lambda: 7.0) as sampler:
-            samples = sampler.samples
-            until(lambda: len(samples[Method.AT_LEAST_ONCE]) > 0)
-        producer.abort_transaction()
-    seen = last(samples[Method.EXACTLY_ONCE])
-    assert (seen.second, seen.end_offset, seen.stable_offset, seen.rows) == (7.0, 1, 0, 0)
-    save_plot(tmp_path / "new" / "plot.png", samples, Tally(killed=[(1.0, Moment.RUNNING)]), rows=10)
-    assert (tmp_path / "new" / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
 # ---- the lives ----------------------------------------------------------------------------------------------
 
 Start = Callable[[str], None]
@@ -184,7 +125,6 @@ def run(engine: sa.Engine, plan: list[Life], tmp_path: Path) -> Tally:
         watch.close()
 
 
-FOR_EVER = "import time; time.sleep(60)"
 DECIDES = f"""
 import json, sys, time
 import sqlalchemy as sa

@@ -17,20 +17,6 @@ def transactional_producer(emulator: Emulator) -> Producer:
     return producer
 
 
-def test_committed_records_are_read_and_aborted_ones_are_not(emulator: Emulator) -> None:
-    emulator.create_topic("events", partitions=3)
-    producer = transactional_producer(emulator)
-    for value, end in (("one", producer.commit_transaction), ("two", producer.abort_transaction)):
-        producer.begin_transaction()
-        producer.produce("events", key="k", value=value, partition=1)
-        producer.produce("events", key=b"", value=None, partition=2)
-        producer.flush(10)
-        end(10)
-    records = read_topic(emulator.bootstrap_servers, "events")
-    assert {(record.partition, record.key, record.value) for record in records} == {(1, "k", "one"), (2, "", None)}
-    assert len(records) == 2
-
-
 def test_an_open_transaction_is_not_taken_for_the_end(emulator: Emulator) -> None:
     emulator.create_topic("events", partitions=2)
     producer = transactional_producer(emulator)
@@ -40,8 +26,3 @@ def test_an_open_transaction_is_not_taken_for_the_end(emulator: Emulator) -> Non
     with pytest.raises(UnfinishedTransactionError, match="still open in events, partitions 1"):
         read_topic(emulator.bootstrap_servers, "events", timeout_s=0)
     producer.abort_transaction(10)
-
-
-def test_an_empty_topic_has_no_records(emulator: Emulator) -> None:
-    emulator.create_topic("events", partitions=2)
-    assert read_topic(emulator.bootstrap_servers, "events") == []

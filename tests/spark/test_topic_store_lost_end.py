@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from spark_sink.errors import StoreWentBackError
 from spark_sink.pause_points import PausePoint
-from spark_sink.store.topic.replica import Replica
 from tests.spark.fake_log import FakeLog, FakePartition
 from tests.spark.sink_model import QUERY, World, run_batch
 from tests.spark.topic_stores import SharedTopicStore
@@ -57,22 +54,3 @@ def test_a_lost_decision_stops_the_sink_until_an_operator_accepts_it(site: Site)
     assert site.world.store.acknowledge_lost(site.world.options.sink_id, QUERY, 0)
     run_batch(site.world.process(), 0, VALUES)
     assert sorted(site.world.broker.committed) == sorted(VALUES * 2)
-
-
-def test_records_are_watched_under_the_lock(site: Site) -> None:
-    """A thread that finds the end lost forgets the watched records; a thread that begins meanwhile must not stop it."""
-    replica = Replica(FakeLog(site.partition))
-    changes: list[bool] = []
-
-    class Watched(dict[str, Any]):
-        def __setitem__(self, key: str, value: Any) -> None:
-            changes.append(replica._lock.locked())
-            super().__setitem__(key, value)
-
-        def pop(self, key: str, *otherwise: Any) -> Any:
-            changes.append(replica._lock.locked())
-            return super().pop(key, *otherwise)
-
-    replica._watched = Watched()
-    replica.refresh()
-    assert (changes, replica._watched) == ([True, True], {})
