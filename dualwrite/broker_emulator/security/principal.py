@@ -70,7 +70,7 @@ def subject_of(certificate: bytes) -> str:
 
     Kafka uses this form as the name of the principal. It is RFC 2253: the attributes from last to first, joined by
     commas, with keywords for nine types of attributes, and numbers with hexadecimal values for all others. OpenSSL and
-    Python have other forms, which would match no ACL. Raises ValueError or IndexError for invalid DER.
+    Python have other forms, which would match no ACL. Raises ValueError for invalid DER.
     """
     (outer,) = _elements(certificate)
     to_be_signed, *_ = _elements(outer.content)
@@ -111,14 +111,15 @@ def _object_identifier(content: bytes) -> str:
         if byte < 0x80:
             numbers.append(value)
             value = 0
-    first = min(numbers[0] // 40, 2)
-    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+    head, *others = numbers
+    first = min(head // 40, 2)
+    return ".".join(map(str, (first, head - 40 * first, *others)))
 
 
 def _elements(data: bytes) -> Iterator[_Element]:
     position = 0
     while position < len(data):
-        begin, tag, length = position, data[position], data[position + 1]
+        begin, tag, (length,) = position, data[position], data[position + 1 : position + 2]
         position += 2
         if length >= 0x80:
             size = length & 0x7F

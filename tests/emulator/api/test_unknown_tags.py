@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from kio.schema.errors import ErrorCode
-from kio.serial.errors import SerialError
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.api.message_schemas import request_schema
@@ -46,21 +45,27 @@ def test_every_request_means_the_same_with_them(key: int, version: int) -> None:
     check()
 
 
-def test_a_cut_off_request_with_them_is_malformed() -> None:
-    kind: Any = request_type("end_txn", 5)
-    frame = with_unknown_tags(kind(transactional_id="t", producer_id=1, producer_epoch=1, committed=True))
-    for end in range(len(frame)):
-        with pytest.raises((ValueError, LookupError, SerialError)):
-            decoded(schema(KEYS["end_txn"], 5), frame[:end], 0, 1000)
+def frame_with_tags(version: int) -> bytes:
+    """Return an InitProducerId request with unknown tags in its header and its body."""
+    kind: Any = request_type("init_producer_id", version)
+    request = kind(transactional_id="t", transaction_timeout=milliseconds(1000), producer_id=-1, producer_epoch=-1)
+    head = struct.pack(">hhih", KEYS["init_producer_id"], version, 7, 1) + b"c" + HEADER_TAGS
+    return head + with_unknown_tags(request)
+
+
+def test_a_cut_off_request_with_them_ends_its_connection() -> None:
+    frame = frame_with_tags(5)
+    with Emulator() as emulator:
+        for end in range(len(frame)):
+            with RawClient(emulator.bootstrap_servers) as client:
+                client.send_bytes(struct.pack(">i", end) + frame[:end])
+                assert client.is_closed(), end
 
 
 def test_they_are_ignored_on_the_wire() -> None:
     version = 5
-    kind: Any = request_type("init_producer_id", version)
-    request = kind(transactional_id="t", transaction_timeout=milliseconds(1000), producer_id=-1, producer_epoch=-1)
-    head = struct.pack(">hhih", KEYS["init_producer_id"], version, 7, 1) + b"c" + HEADER_TAGS
+    frame = frame_with_tags(version)
     with Emulator() as emulator, RawClient(emulator.bootstrap_servers) as client:
-        frame = head + with_unknown_tags(request)
         client.send_bytes(struct.pack(">i", len(frame)) + frame)
         correlation_id, response = decode("init_producer_id", version, client.receive_frame())
     assert correlation_id == 7

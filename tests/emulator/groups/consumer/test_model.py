@@ -60,12 +60,25 @@ class ClassicClient:
 
     def live(self) -> None:
         """Send a heartbeat, and follow the error."""
+        expected = self._expected_error()
         error = self._coordinator.classic_heartbeat(self.name, self._generation)
-        assert error in (0, 22, 25, 27)
+        assert error == expected
         if error in (22, 25):
             self._generation, self._owned = -1, frozenset()
         if error:
             self.join()
+
+    def _expected_error(self) -> int:
+        """Return the error of a heartbeat: fenced, of another generation, or with something to join for."""
+        group = self._coordinator.consumers
+        member = group.members.get(self.name)
+        if member is None:
+            return 25
+        if self._generation != member.member_epoch:
+            return 22
+        has_to_revoke = member.state is MemberState.UNREVOKED_PARTITIONS
+        may_receive = member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
+        return 27 if member.member_epoch < group.assignment_epoch or has_to_revoke or may_receive else 0
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
@@ -90,7 +103,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client.missed_a_response = False
         response = self.coordinator.tried(client.name, client.epoch, **values)
         if isinstance(response, int):
-            assert response in (25, 110)
+            is_member = isinstance(known, ConsumerGroup) and client.name in known.members
+            assert response == (110 if is_member else 25)
             client.epoch, client.owned, client.wanted = 0, NOTHING, NOTHING
             return
         assert response.member_epoch >= client.epoch
@@ -148,8 +162,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(list(self.clients)))
         del self.clients[name]
+        group = self.coordinator.group
+        is_member = isinstance(group, ConsumerGroup) and name in group.members
         response = self.coordinator.tried(name, -1)
-        assert not isinstance(response, int) or response in (25, 69)
+        assert (25 if isinstance(response, int) else response.member_epoch) == (-1 if is_member else 25)
 
     @rule(duration_ms=st.sampled_from([1_000, REBALANCE_MS, 31_000]))
     def pass_time(self, duration_ms: int) -> None:
