@@ -18,8 +18,8 @@ from kio.serial import entity_writer
 
 import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
 from dualwrite.broker_emulator.api.message_schemas import response_schema
-from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, schema
-from dualwrite.broker_emulator.net.codec import builder, uvarint, writer
+from dualwrite.broker_emulator.api.registry import APIS, schema
+from dualwrite.broker_emulator.net.codec import NO_THROTTLE, builder, uvarint, writer
 from dualwrite.broker_emulator.net.requests import is_large
 
 SERVED = [

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
@@ -29,11 +29,12 @@ _Kind = TypeVar("_Kind", bound=IntEnum)
 NO_AUTHORIZER = "No Authorizer is configured."
 
 
-def authorizer_or_error(call: NodeCall, operation: AclOperation) -> Authorizer | ErrorCode:
-    """Return the authorizer, or CLUSTER_AUTHORIZATION_FAILED (31) or SECURITY_DISABLED (54)."""
-    if not call.is_allowed(operation, ResourceType.CLUSTER):
-        return ErrorCode.cluster_authorization_failed
-    return call.cluster.authorizer or ErrorCode.security_disabled
+def allowed_authorizer(call: NodeCall, operation: AclOperation) -> Authorizer:
+    """Return the authorizer. Raises RefusedError if the client may not use it (31), or there is none (54)."""
+    call.require(operation, ResourceType.CLUSTER)
+    if call.cluster.authorizer is None:
+        raise RefusedError(ErrorCode.security_disabled)
+    return call.cluster.authorizer
 
 
 def acl_of(call: NodeCall, creation: Any) -> Acl:
@@ -99,9 +100,7 @@ async def handle_describe_acls(call: NodeCall) -> Any:
       ACL.
     """
     wanted = filter_of(call, call.request)
-    authorizer = authorizer_or_error(call, AclOperation.DESCRIBE)
-    if isinstance(authorizer, ErrorCode):
-        return await call.refused(authorizer)
+    authorizer = allowed_authorizer(call, AclOperation.DESCRIBE)
     by_resource: dict[_Resource, list[Any]] = {}
     for resource, row in await mapped(lambda acl: (_resource(acl), _described_row(call, acl)), authorizer.acls(wanted)):
         by_resource.setdefault(resource, []).append(row)
@@ -121,7 +120,6 @@ def _described_row(call: NodeCall, acl: Acl) -> Any:
 def _described_response(call: NodeCall, error: ErrorCode, by_resource: Mapping[_Resource, Iterable[Any]]) -> Any:
     new = call.new
     return new.response(
-        throttle_time=NO_THROTTLE,
         error_code=error,
         error_message=NO_AUTHORIZER if error is ErrorCode.security_disabled else None,
         resources=tuple(
@@ -150,9 +148,7 @@ async def handle_create_acls(call: NodeCall) -> Any:
     * A failure of the data directory is 56.
     """
     acls = await mapped(lambda creation: acl_of(call, creation), call.request.creations)
-    authorizer = authorizer_or_error(call, AclOperation.ALTER)
-    if isinstance(authorizer, ErrorCode):
-        return await call.refused(authorizer)
+    authorizer = allowed_authorizer(call, AclOperation.ALTER)
     if any(map(_is_of_a_filter, acls)):
         return await call.refused(ErrorCode.unknown_server_error)
     return _created_response(call, await mapped(lambda acl: _add(authorizer, acl), acls))
@@ -180,7 +176,6 @@ def _add(authorizer: Authorizer, acl: Acl) -> tuple[ErrorCode, str | None]:
 
 def _created_response(call: NodeCall, results: list[tuple[ErrorCode, str | None]]) -> Any:
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         results=tuple(
             call.new.AclCreationResult(error_code=error, error_message=message) for error, message in results
         ),
@@ -207,9 +202,7 @@ async def handle_delete_acls(call: NodeCall) -> Any:
     * A failure of the data directory is 56 for the filter.
     """
     filters = await mapped(lambda requested: filter_of(call, requested), call.request.filters)
-    authorizer = authorizer_or_error(call, AclOperation.ALTER)
-    if isinstance(authorizer, ErrorCode):
-        return await call.refused(authorizer)
+    authorizer = allowed_authorizer(call, AclOperation.ALTER)
     matching = await mapped(authorizer.acls, filters)
     rows = await mapped(lambda pair: _remove(call, authorizer, *pair), zip(filters, matching, strict=True))
     return _deleted_response(call, rows)
@@ -245,7 +238,6 @@ def _deleted_row(call: NodeCall, error: ErrorCode, message: str | None, removed:
 def _matching(call: NodeCall, acl: Acl) -> Any:
     return call.new.DeleteAclsMatchingAcl(
         error_code=ErrorCode.none,
-        error_message=None,
         resource_type=acl.resource_type,
         resource_name=acl.name,
         pattern_type=acl.pattern_type,
@@ -257,7 +249,7 @@ def _matching(call: NodeCall, acl: Acl) -> Any:
 
 
 def _deleted_response(call: NodeCall, rows: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, filter_results=tuple(rows))
+    return call.new.response(filter_results=tuple(rows))
 
 
 def refuse_delete_acls(call: NodeCall, error: ErrorCode) -> Any:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.security.acl import (
     CLUSTER_NAME,
+    NOT_ASKED_FOR,
     OPERATIONS_OF_OLD_GROUPS,
     SUPPORTED_OPERATIONS,
     AclOperation,
@@ -26,8 +30,6 @@ from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 if TYPE_CHECKING:
     import uuid
 
-    from kio.schema.errors import ErrorCode
-
     from dualwrite.broker_emulator.api.registry import Api
     from dualwrite.broker_emulator.cluster.topics import Topic
     from dualwrite.broker_emulator.security.login import Login
@@ -35,6 +37,14 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
+    ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
+    ResourceType.GROUP: ErrorCode.group_authorization_failed,
+    ResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+}
+"""The error of a client that may not do an operation on a resource, by the type of the resource."""
 
 
 class Broker(Protocol):
@@ -118,6 +128,13 @@ class Call:
         """
         return await asyncio.to_thread(make, *args, **values) if self.is_large else make(*args, **values)
 
+    async def answered(self) -> Any:
+        """Return the response of the API's handler, or the refusal if a check of the whole request refuses it."""
+        try:
+            return await self.api.functions.handle(self)
+        except RefusedError as refused:
+            return await self.refused(refused.error)
+
     async def refused(self, error: ErrorCode) -> Any:
         """Return the response with this error in every error field."""
         return await self.made(self.api.functions.refuse, self, error)
@@ -138,6 +155,11 @@ class Call:
         return authorizer is None or authorizer.is_allowed(
             self.principal, self.client_host, operation, resource_type, name, is_logged=is_logged
         )
+
+    def require(self, operation: AclOperation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raise RefusedError unless the client may do the operation."""
+        if self.cluster.authorizer is not None and not self.is_allowed(operation, resource_type, name):
+            raise RefusedError(DENIED[resource_type])
 
     def may_write_id(self, transactional_id: str) -> bool:
         """Return whether the client may use the transactional id to write."""
@@ -166,6 +188,13 @@ class Call:
             for operation in operations
             if self.is_allowed(operation, resource_type, name, is_logged=False)
         )
+
+    def cluster_operations(self) -> int:
+        """Return the operations that the client may do on the cluster, if asked to; 0 without DESCRIBE on it."""
+        if not getattr(self.request, "include_cluster_authorized_operations", False):
+            return NOT_ASKED_FOR
+        is_shown = self.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER)
+        return self.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
     def endpoint(self, node: Broker) -> Endpoint:
         """Return the address of `node` at the listener of this request (KIP-103)."""

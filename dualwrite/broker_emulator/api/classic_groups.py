@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.group import Protocol
 from dualwrite.broker_emulator.groups.member_requests import (
     JoinRequest,
@@ -42,17 +42,13 @@ async def handle_join_group(call: NodeCall) -> Any:
       protocol 23; replaced static member 82; `group.max.size` reached 81 (KIP-389).
     """
     request, config = call.request, call.cluster.config
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
+    call.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     session_ms = milliseconds(request.session_timeout)
     join_request = await call.made(_join_request, call, session_ms)
-    shard = group_shard(call, request.group_id)
-    if shard is ErrorCode.invalid_group_id:
-        return await call.refused(shard)
-    if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
+    is_legal = config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms
+    if request.group_id and not is_legal:
         return await call.refused(ErrorCode.invalid_session_timeout)
-    if isinstance(shard, ErrorCode):
-        return await call.refused(shard)
+    shard = group_shard(call, request.group_id)
     try:
         return _join_response(call, await shard.join(request.group_id, join_request))
     except SupersededError as superseded:
@@ -83,7 +79,6 @@ def _join_response(call: NodeCall, answer: JoinResponse) -> Any:
     new = call.new
     protocol_name = answer.protocol_name
     return new.response(
-        throttle_time=NO_THROTTLE,
         error_code=answer.error,
         generation_id=answer.generation,
         protocol_type=answer.protocol_type,
@@ -115,13 +110,12 @@ async def handle_heartbeat(call: NodeCall) -> Any:
       member 82. While the group is loading, every heartbeat gets 0.
     """
     request = call.request
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
-    shard = group_shard(call, request.group_id)
-    if shard is ErrorCode.coordinator_load_in_progress:
-        return await call.refused(ErrorCode.none)
-    if isinstance(shard, ErrorCode):
-        return await call.refused(shard)
+    call.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
+    try:
+        shard = group_shard(call, request.group_id)
+    except RefusedError as refused:
+        is_loading = refused.error is ErrorCode.coordinator_load_in_progress
+        return await call.refused(ErrorCode.none if is_loading else refused.error)
     group_instance_id = getattr(request, "group_instance_id", None)
     return refuse_heartbeat(
         call, shard.heartbeat(request.group_id, request.member_id, group_instance_id, request.generation_id)
@@ -129,7 +123,7 @@ async def handle_heartbeat(call: NodeCall) -> Any:
 
 
 def refuse_heartbeat(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
+    return call.new.response(error_code=error)
 
 
 _MANY_MEMBERS_VERSION = 3
@@ -146,17 +140,13 @@ async def handle_leave_group(call: NodeCall) -> Any:
     * Empty group id 24; group of another node 16; while loading 14; unknown group or member 25; replaced static member
       82.
     """
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
+    call.require(AclOperation.READ, ResourceType.GROUP, call.request.group_id)
     leaving = await call.made(_leaving, call)
     shard = group_shard(call, call.request.group_id)
-    if isinstance(shard, ErrorCode):
-        return await call.refused(shard)
     errors = shard.leave(call.request.group_id, leaving)
     if call.version < _MANY_MEMBERS_VERSION:
         return await call.refused(errors[0])
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         members=tuple(await mapped(lambda pair: _row(call, *pair), zip(leaving, errors, strict=True))),
     )
@@ -175,7 +165,7 @@ def _leaving(call: NodeCall) -> list[LeavingMember]:
 
 
 def refuse_leave_group(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, members=())
+    return call.new.response(error_code=error, members=())
 
 
 _PROTOCOL_VERSION = 5
@@ -197,11 +187,8 @@ async def handle_sync_group(call: NodeCall) -> Any:
     names = (sync_request.protocol_type, sync_request.protocol_name)
     if call.version >= _PROTOCOL_VERSION and None in names:
         return await call.refused(ErrorCode.inconsistent_group_protocol)
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
+    call.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     shard = group_shard(call, request.group_id)
-    if isinstance(shard, ErrorCode):
-        return await call.refused(shard)
     try:
         return _sync_response(call, await shard.sync(request.group_id, sync_request))
     except SupersededError as superseded:
@@ -221,7 +208,6 @@ def _sync_request(request: Any) -> SyncRequest:
 
 def _sync_response(call: NodeCall, answer: SyncResponse) -> Any:
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=answer.error,
         protocol_type=answer.protocol_type,
         protocol_name=answer.protocol_name,

@@ -10,7 +10,6 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.cluster.features import (
@@ -23,7 +22,7 @@ from dualwrite.broker_emulator.cluster.features import (
     supported_levels,
 )
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.slices import mapped, mapped_rows
 
@@ -46,17 +45,13 @@ async def handle_find_coordinator(call: NodeCall) -> Any:
     * Kafka creates the internal topic at the first request and returns 15 meanwhile; here it exists from the start.
     """
     request = call.request
-    if _asks_for_share_groups(call) and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    if call.version >= _SHARE_GROUPS_VERSION and request.key_type == _SHARE_GROUP:
+        call.require(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
     if call.version < 4:
         node, error = _find_one(call, request.key)
         return _single(call, node, error)
     rows = await mapped(lambda key: _coordinator(call, key, *_find_one(call, key)), request.coordinator_keys)
     return _many(call, rows)
-
-
-def _asks_for_share_groups(call: NodeCall) -> bool:
-    return call.version >= _SHARE_GROUPS_VERSION and call.request.key_type == _SHARE_GROUP
 
 
 def _find_one(call: NodeCall, key: str) -> tuple[ClusterNode | None, ErrorCode]:
@@ -96,15 +91,15 @@ def _address(call: NodeCall, node: ClusterNode | None) -> dict[str, Any]:
 
 
 def _single(call: NodeCall, node: ClusterNode | None, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, **_address(call, node))
+    return call.new.response(error_code=error, **_address(call, node))
 
 
 def _coordinator(call: NodeCall, key: str, node: ClusterNode | None, error: ErrorCode) -> Any:
-    return call.new.Coordinator(key=key, error_code=error, error_message=None, **_address(call, node))
+    return call.new.Coordinator(key=key, error_code=error, **_address(call, node))
 
 
 def _many(call: NodeCall, coordinators: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, coordinators=tuple(coordinators))
+    return call.new.response(coordinators=tuple(coordinators))
 
 
 def refuse_find_coordinator(call: NodeCall, error: ErrorCode) -> Any:
@@ -135,7 +130,6 @@ async def handle_describe_cluster(call: NodeCall) -> Any:
     cluster, new = call.cluster, call.new
     with_fenced = getattr(call.request, "include_fenced_brokers", False)
     return new.response(
-        throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
@@ -146,15 +140,8 @@ async def handle_describe_cluster(call: NodeCall) -> Any:
             for _, node in sorted(cluster.nodes.items())
             if node.is_alive or with_fenced
         ),
-        cluster_authorized_operations=_cluster_operations(call),
+        cluster_authorized_operations=call.cluster_operations(),
     )
-
-
-def _cluster_operations(call: NodeCall) -> int:
-    if not call.request.include_cluster_authorized_operations:
-        return NOT_ASKED_FOR
-    is_shown = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER)
-    return call.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
 
 def refuse_describe_cluster(call: NodeCall, error: ErrorCode) -> Any:
@@ -162,9 +149,7 @@ def refuse_describe_cluster(call: NodeCall, error: ErrorCode) -> Any:
 
 
 def _cluster_refused(call: NodeCall, error: ErrorCode, message: str | None) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE, error_code=error, error_message=message, cluster_id="", brokers=()
-    )
+    return call.new.response(error_code=error, error_message=message, cluster_id="", brokers=())
 
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -181,8 +166,7 @@ async def handle_describe_quorum(call: NodeCall) -> Any:
     * Access: DESCRIBE on the cluster (31).
     * v1 fetch times (KIP-836), v2 error messages, directories and the nodes' listeners (KIP-853).
     """
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.DESCRIBE, ResourceType.CLUSTER)
     named = [(topic.topic_name, row.partition_index) for topic in call.request.topics for row in topic.partitions]
     is_answered = _METADATA_PARTITION in named
     # all rows are of this moment, however long they take to make
@@ -248,7 +232,7 @@ def _quorum_row(call: NodeCall, index: int, error: ErrorCode, **values: Any) -> 
 
 
 def refuse_describe_quorum(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(error_code=error, error_message=None, topics=(), nodes=())
+    return call.new.response(error_code=error, topics=(), nodes=())
 
 
 async def handle_update_features(call: NodeCall) -> Any:
@@ -267,8 +251,7 @@ async def handle_update_features(call: NodeCall) -> Any:
     * A failure of the data directory is 56, without any change.
     * v2 is hidden by the profile kafka-3.9.
     """
-    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.ALTER, ResourceType.CLUSTER)
     updates = call.request.feature_updates
     reasons = await mapped(lambda update: _why_not(call, update), updates)
     refused = next((reason for reason in reasons if reason is not None), None)
@@ -316,7 +299,7 @@ def _features_response(
             )
             for update, reason in results
         )
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, **rows)
+    return call.new.response(error_code=error, error_message=message, **rows)
 
 
 def refuse_update_features(call: NodeCall, error: ErrorCode) -> Any:

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs import changes as config_changes
@@ -242,7 +241,7 @@ def _altered_response(call: NodeCall, rows: list[tuple[Any, ErrorCode, str | Non
         )
         for resource, error, message in rows
     )
-    return call.new.response(throttle_time=NO_THROTTLE, responses=responses)
+    return call.new.response(responses=responses)
 
 
 async def handle_alter_configs(call: NodeCall) -> Any:

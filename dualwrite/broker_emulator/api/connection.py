@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, NO_THROTTLE
+from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS
 from dualwrite.broker_emulator.cluster.features import NEWEST_LEVELS, finalized_level, supported_levels
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
@@ -66,7 +66,7 @@ async def handle_api_versions(call: NodeCall) -> Any:
     new, config = call.new, call.cluster.config
     if call.version < 3:
         rows = supported_versions(new, config)
-        return new.response(error_code=ErrorCode.none, api_keys=rows, throttle_time=NO_THROTTLE)
+        return new.response(error_code=ErrorCode.none, api_keys=rows)
     software = (call.request.client_software_name, call.request.client_software_version)
     if not all(_LEGAL_SOFTWARE.fullmatch(text) for text in software):
         return await call.refused(ErrorCode.invalid_request)
@@ -76,7 +76,6 @@ async def handle_api_versions(call: NodeCall) -> Any:
     return new.response(
         error_code=ErrorCode.none,
         api_keys=supported_versions(new, config),
-        throttle_time=NO_THROTTLE,
         supported_features=_supported_features(call),
         finalized_features_epoch=call.cluster.finalized_features_epoch,
         finalized_features=_finalized_features(call),
@@ -113,7 +112,7 @@ def _finalized_features(call: NodeCall) -> tuple[Any, ...]:
 
 
 def refuse_api_versions(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(error_code=error, api_keys=(), throttle_time=NO_THROTTLE)
+    return call.new.response(error_code=error, api_keys=())
 
 
 async def handle_sasl_handshake(call: NodeCall) -> Any:
@@ -162,7 +161,6 @@ async def handle_sasl_authenticate(call: NodeCall) -> Any:
         return _refuse(call, ErrorCode.sasl_authentication_failed, str(error))
     return call.new.response(
         error_code=ErrorCode.none,
-        error_message=None,
         auth_bytes=token,
         session_lifetime=timedelta(milliseconds=lifetime_ms),
     )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import (
+    HIDDEN_TOPICS,
     accepted_heartbeat,
+    described_assignment,
+    described_groups,
     group_shard,
+    may_describe_all,
     milliseconds,
+    refuse_group_descriptions,
     refused_heartbeat,
+    require_descriptions,
     undescribed_group,
 )
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -24,14 +29,13 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     Assignment,
     ConsumerGroup,
     ConsumerMember,
-    RefusedError,
     new_member_id,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import HeartbeatRequest
 from dualwrite.broker_emulator.groups.consumer.service import consumer_group
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
+from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import Pace, Steps, in_slices
+from dualwrite.broker_emulator.slices import Steps, in_slices
 
 _OWN_ID_VERSION = 1
 
@@ -55,19 +59,11 @@ async def handle_consumer_group_heartbeat(call: NodeCall) -> Any:
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
         return await call.refused(ErrorCode.unsupported_version)
     request = call.request
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
-    names = request.subscribed_topic_names or ()
-    pace = Pace()
-    for name in names:
-        if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
-            return await call.refused(ErrorCode.topic_authorization_failed)
-        await pace.keep()
+    call.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
+    await require_descriptions(call, request.subscribed_topic_names or ())
     try:
         _check(call)
         shard = group_shard(call, request.group_id)
-        if isinstance(shard, ErrorCode):
-            return await call.refused(shard)
         answer = await shard.consumer.heartbeat(request.group_id, _request(call), lambda name: _is_visible(call, name))
     except RefusedError as refused:
         return refuse_consumer_group_heartbeat(call, refused.error, refused.message)
@@ -147,9 +143,6 @@ def _owned(topics: Any) -> Assignment | None:
 refuse_consumer_group_heartbeat = refused_heartbeat
 
 
-_HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
-
-
 async def handle_consumer_group_describe(call: NodeCall) -> Any:
     """Serve ConsumerGroupDescribe (key 69), versions 0-1.
 
@@ -162,11 +155,7 @@ async def handle_consumer_group_describe(call: NodeCall) -> Any:
     * At level 0 of the feature `group.version`, every request gets 35, also in the profile kafka-3.9, which has v0 for
       that.
     """
-    return _response(call, await in_slices(_described(call)))
-
-
-def _response(call: NodeCall, groups: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+    return described_groups(call, await in_slices(_described(call)))
 
 
 def _described(call: NodeCall) -> Steps[list[Any]]:
@@ -179,18 +168,9 @@ def _described(call: NodeCall) -> Steps[list[Any]]:
 
 def _description(call: NodeCall, group_id: str) -> Steps[Any]:
     """Describe the current state of a group, one topic of its members' assignments per step."""
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
-        return undescribed_group(call, group_id, ErrorCode.group_authorization_failed)
-    if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
-        return undescribed_group(call, group_id, ErrorCode.unsupported_version)
-    shard = group_shard(call, group_id)
-    if isinstance(shard, ErrorCode):
-        return undescribed_group(call, group_id, shard)
-    if shard.has_share_group(group_id):
-        message = f"Group {group_id} is not a consumer group."
-        return undescribed_group(call, group_id, ErrorCode.group_id_not_found, message)
     try:
-        group = consumer_group(shard.groups.get(group_id), group_id)
+        call.require(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
+        group = _group(call, group_id)
     except RefusedError as refused:
         return undescribed_group(call, group_id, refused.error, refused.message)
     is_visible = _are_visible(call, group)
@@ -199,7 +179,7 @@ def _description(call: NodeCall, group_id: str) -> Steps[Any]:
         members.append((yield from _member(call, group, member)))
     return call.new.DescribedGroup(
         error_code=ErrorCode.none if is_visible else ErrorCode.topic_authorization_failed,
-        error_message=None if is_visible else _HIDDEN_TOPICS,
+        error_message=None if is_visible else HIDDEN_TOPICS,
         group_id=group_id,
         group_state=group.state,
         group_epoch=group.group_epoch,
@@ -210,6 +190,16 @@ def _description(call: NodeCall, group_id: str) -> Steps[Any]:
     )
 
 
+def _group(call: NodeCall, group_id: str) -> ConsumerGroup:
+    """Return the group. Raises RefusedError if there is no consumer group of this id here."""
+    if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
+        raise RefusedError(ErrorCode.unsupported_version)
+    shard = group_shard(call, group_id)
+    if shard.has_share_group(group_id):
+        raise RefusedError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+    return consumer_group(shard.groups.get(group_id), group_id)
+
+
 def _operations(call: NodeCall, group_id: str) -> int:
     is_asked = call.request.include_authorized_operations
     return call.authorized_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED_FOR
@@ -218,17 +208,12 @@ def _operations(call: NodeCall, group_id: str) -> int:
 def _are_visible(call: NodeCall, group: ConsumerGroup) -> bool:
     topic_ids = {name.topic_id for member in group.members.values() for name in member.owned}
     topic_ids |= {name.topic_id for target in group.targets.values() for name in target}
-    topics = (call.cluster.topic_by_id(topic_id) for topic_id in topic_ids)
-    return all(
-        call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
-        for topic in topics
-        if topic is not None
-    )
+    return may_describe_all(call, topic_ids)
 
 
 def _member(call: NodeCall, group: ConsumerGroup, member: ConsumerMember) -> Steps[Any]:
-    assignment = yield from _assignment(call, frozenset(member.owned))
-    target = yield from _assignment(call, group.target(member.member_id))
+    assignment = yield from described_assignment(call, frozenset(member.owned))
+    target = yield from described_assignment(call, group.target(member.member_id))
     return call.new.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -244,19 +229,4 @@ def _member(call: NodeCall, group: ConsumerGroup, member: ConsumerMember) -> Ste
     )
 
 
-def _assignment(call: NodeCall, assignment: Assignment) -> Steps[Any]:
-    by_topic: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(assignment, key=by_id_and_index):
-        by_topic.setdefault(topic_id, []).append(index)
-    rows = []
-    for topic_id, indexes in by_topic.items():
-        topic = call.cluster.topic_by_id(topic_id)
-        if topic is not None:
-            row = call.new.TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=tuple(indexes))
-            rows.append(row)
-        yield
-    return call.new.Assignment(topic_partitions=tuple(rows))
-
-
-def refuse_consumer_group_describe(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, [undescribed_group(call, group_id, error) for group_id in call.request.group_ids])
+refuse_consumer_group_describe = refuse_group_descriptions

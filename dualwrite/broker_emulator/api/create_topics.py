@@ -12,13 +12,13 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, why_not_assignable
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, may_create_topic, why_not_assignable
 from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, NamesAlike, Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.net.codec import NO_THROTTLE
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped
@@ -51,7 +51,7 @@ async def handle_create_topics(call: NodeCall) -> Any:
         rows = await mapped(
             lambda topic: _row(call, topic, ErrorCode.policy_violation, message), await call.made(_named_once, call)
         )
-        return call.new.response(throttle_time=NO_THROTTLE, topics=tuple(rows))
+        return call.new.response(topics=tuple(rows))
     mutations = call.cluster.controller_quotas.mutations(call, strict_since=6)
     named = await call.made(_named_once, call)
     given = await call.made(Counter, [topic.name for topic in call.request.topics])
@@ -100,7 +100,7 @@ async def _create_topic(
 
 def _check_topic(call: NodeCall, requested: Any, alike: NamesAlike) -> tuple[ErrorCode, str | None]:
     name, partitions, replicas = requested.name, requested.num_partitions, requested.replication_factor
-    if not _may_create(call, name):
+    if not may_create_topic(call, name):
         return ErrorCode.topic_authorization_failed, "Authorization failed."
     problem = why_not_a_topic_name(name)
     if problem is not None:
@@ -140,12 +140,6 @@ def _why_not_so_many_replicas(call: NodeCall, requested: Any) -> str | None:
         f"Unable to replicate the partition {replicas} time(s): The target replication factor of {replicas} cannot be "
         f"reached because only {nodes} broker(s) are registered or some brokers have all their log directories "
         "cordoned."
-    )
-
-
-def _may_create(call: NodeCall, name: str) -> bool:
-    return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
-        AclOperation.CREATE, ResourceType.TOPIC, name
     )
 
 
@@ -238,7 +232,7 @@ def _config_rows(call: NodeCall, requested: Any) -> tuple[Any, ...]:
 
 def refuse_create_topics(call: NodeCall, error: ErrorCode) -> Any:
     rows = tuple(_row(call, topic, error, None) for topic in _named_once(call))
-    return call.new.response(throttle_time=NO_THROTTLE, topics=rows)
+    return call.new.response(topics=rows)
 
 
 class _Outcome(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
+from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition, named_partitions, topics_response
 from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.net.codec import NO_THROTTLE
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, in_slices
@@ -165,12 +165,11 @@ async def handle_delete_records(call: NodeCall) -> Any:
     """
     rows = []
     pace = Pace()
-    for topic in call.request.topics:
-        for requested in topic.partitions:
-            await pace.keep()
-            rows.append(await _delete_records(call, topic, requested))
+    for topic, requested in named_partitions(call):
+        await pace.keep()
+        rows.append(await _delete_records(call, topic, requested))
     made = iter(rows)
-    return await call.made(_records_response, call, lambda *_: next(made))
+    return await call.made(topics_response, call, "DeleteRecordsTopicResult", lambda *_: next(made))
 
 
 async def _delete_records(call: NodeCall, requested_in: Any, requested: Any) -> Any:
@@ -191,17 +190,7 @@ def _records_row(call: NodeCall, index: int, error: ErrorCode, low_watermark: in
     return call.new.DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=error)
 
 
-def _records_response(call: NodeCall, row_of: Any) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            call.new.DeleteRecordsTopicResult(
-                name=topic.name, partitions=tuple(row_of(topic, requested) for requested in topic.partitions)
-            )
-            for topic in call.request.topics
-        ),
-    )
-
-
 def refuse_delete_records(call: NodeCall, error: ErrorCode) -> Any:
-    return _records_response(call, lambda topic, requested: _records_row(call, requested.partition_index, error))
+    return topics_response(
+        call, "DeleteRecordsTopicResult", lambda topic, row: _records_row(call, row.partition_index, error)
+    )

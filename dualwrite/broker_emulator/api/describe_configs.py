@@ -16,7 +16,6 @@ from dualwrite.broker_emulator.api.configs import (
     logger_levels,
 )
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlterationError, ConfigResource
 from dualwrite.broker_emulator.configs.description import (
     Entry,
@@ -62,7 +61,7 @@ async def handle_describe_configs(call: NodeCall) -> Any:
         settings += len(results[-1].configs)
         if settings > MAX_SETTINGS:
             raise CloseConnectionError(f"the response to DescribeConfigs would have more than {MAX_SETTINGS} settings")
-    return call.new.response(throttle_time=NO_THROTTLE, results=tuple(results))
+    return call.new.response(results=tuple(results))
 
 
 def _describe(call: NodeCall, resource: Any) -> Any:
@@ -153,7 +152,7 @@ def _result(call: NodeCall, resource: Any, error: ErrorCode, message: str | None
 
 def refuse_describe_configs(call: NodeCall, error: ErrorCode) -> Any:
     results = tuple(_result(call, resource, error, None) for resource in call.request.resources)
-    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+    return call.new.response(results=results)
 
 
 _KNOWN = frozenset(int(resource) for resource in ConfigResource)
@@ -170,15 +169,14 @@ async def handle_list_config_resources(call: NodeCall) -> Any:
     * An unknown type is 35. Access: DESCRIBE_CONFIGS on the cluster (31).
     * v1 is hidden by the profile kafka-3.9.
     """
-    if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
     wanted = (ConfigResource.CLIENT_METRICS,) if call.version == 0 else call.request.resource_types or ConfigResource
     if not _KNOWN.issuperset(wanted):
         return await call.refused(ErrorCode.unsupported_version)
     types = map(ConfigResource, dict.fromkeys(wanted))
     named = [(resource, name) for resource in types for name in _names(call, resource)]
     resources = await mapped(lambda pair: call.new.ConfigResource(resource_type=pair[0], resource_name=pair[1]), named)
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(resources))
+    return call.new.response(error_code=ErrorCode.none, config_resources=tuple(resources))
 
 
 def _names(call: NodeCall, resource: ConfigResource) -> Sequence[str]:
@@ -190,4 +188,4 @@ def _names(call: NodeCall, resource: ConfigResource) -> Sequence[str]:
 
 
 def refuse_list_config_resources(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, config_resources=())
+    return call.new.response(error_code=error, config_resources=())

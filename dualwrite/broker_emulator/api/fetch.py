@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import (
     LeaderHints,
     allowed_topic,
@@ -179,7 +178,6 @@ def _build(call: NodeCall, error: ErrorCode, rows: Iterator[Any], leaders: Mappi
     """Build the response with one row for each partition, in the order of the request, and the `leaders` it names."""
     new = call.new
     return new.response(
-        throttle_time=NO_THROTTLE,
         error_code=error,
         session_id=0,
         responses=tuple(
@@ -214,7 +212,7 @@ def _partition_data(
 def refuse_fetch(call: NodeCall, error: ErrorCode) -> Any:
     # from v7 on, a top-level error comes without partitions; before, only partitions have an error
     if call.version >= 7:
-        return call.new.response(throttle_time=NO_THROTTLE, error_code=error, session_id=0, responses=())
+        return call.new.response(error_code=error, session_id=0, responses=())
     return _response(call, error, error)
 
 

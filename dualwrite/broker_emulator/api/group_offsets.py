@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.offsets import GroupOffsets
@@ -68,14 +67,14 @@ def _offsets(call: NodeCall, group_id: str) -> _Found:
     """Return a snapshot of the offsets: while a long response is made, a transaction may commit others."""
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
-    shard = group_shard(call, group_id, allow_empty_id=True)
+    shard = call.node.groups.shard(group_id)
     return shard if isinstance(shard, ErrorCode) else shard.offsets.of_group(group_id)
 
 
 def _offsets_for_member(call: NodeCall, group: Any) -> _Found:
     """Return the offsets or, from v9 on, the error of the member that the request names (KIP-848)."""
     found = _offsets(call, group.group_id)
-    shard = group_shard(call, group.group_id, allow_empty_id=True)
+    shard = call.node.groups.shard(group.group_id)
     if isinstance(found, ErrorCode) or isinstance(shard, ErrorCode) or call.version < _MEMBER_VERSION:
         return found
     error = shard.fetch_error(group.group_id, group.member_id, group.member_epoch)
@@ -89,7 +88,7 @@ def _has_rows(call: NodeCall, found: _Found) -> bool:
 
 def _single(call: NodeCall, topics: tuple[Any, ...], found: _Found) -> Any:
     error = found if isinstance(found, ErrorCode) else ErrorCode.none
-    return call.new.response(throttle_time=NO_THROTTLE, topics=topics, error_code=error)
+    return call.new.response(topics=topics, error_code=error)
 
 
 def _group(call: NodeCall, group: Any, error: ErrorCode) -> Any:
@@ -97,7 +96,7 @@ def _group(call: NodeCall, group: Any, error: ErrorCode) -> Any:
 
 
 def _many(call: NodeCall, groups: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+    return call.new.response(groups=tuple(groups))
 
 
 def _topics(call: NodeCall, requested: Any, found: _Found, suffix: str) -> Steps[tuple[Any, ...]]:
@@ -171,7 +170,7 @@ def refuse_offset_fetch(call: NodeCall, error: ErrorCode) -> Any:
 def refuse_offset_fetch_partitions(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < _MANY_GROUPS_VERSION:
         rows = at_once(_topics(call, call.request.topics, error, ""))
-        return call.new.response(throttle_time=NO_THROTTLE, topics=rows, error_code=ErrorCode.none)
+        return call.new.response(topics=rows, error_code=ErrorCode.none)
     return _many(
         call,
         [
@@ -199,11 +198,8 @@ async def handle_offset_delete(call: NodeCall) -> Any:
     * Unknown partition 3; a topic that the members subscribe to 86. An offset that does not exist is no error.
     """
     group_id = call.request.group_id
-    if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
+    call.require(AclOperation.DELETE, ResourceType.GROUP, group_id)
     shard = group_shard(call, group_id)
-    if isinstance(shard, ErrorCode):
-        return await call.refused(shard)
     error = shard.delete_offsets_error(group_id)
     if error is not ErrorCode.none:
         return await call.refused(error)
@@ -236,7 +232,6 @@ async def _errors(call: NodeCall, shard: GroupShard) -> _Errors:
 def _response(call: NodeCall, error: ErrorCode, errors: _Errors) -> Any:
     new = call.new
     return new.response(
-        throttle_time=NO_THROTTLE,
         error_code=error,
         topics=tuple(
             new.OffsetDeleteResponseTopic(

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, Assignment, ConsumerGroup, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.topics import by_id_and_index
 from dualwrite.broker_emulator.groups.group import Group, GroupState, Member
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
 from dualwrite.broker_emulator.share.group import ShareGroup
-from dualwrite.broker_emulator.slices import Pace, mapped, selected
+from dualwrite.broker_emulator.slices import Pace, Steps, mapped, selected
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def group_shard(call: NodeCall, group_id: str, *, allow_empty_id: bool = False) -> GroupShard | ErrorCode:
-    """Return this node's shard of the group, or the error: 24 for the id "", 14 while loading, 16 on another node."""
-    if group_id == "" and not allow_empty_id:
-        return ErrorCode.invalid_group_id
-    return call.node.groups.shard(group_id)
+def group_shard(call: NodeCall, group_id: str, *, allow_empty_id: bool = False) -> GroupShard:
+    """Return this node's shard of the group.
+
+    Raises RefusedError: 24 for the id "", 14 while loading, 16 on another node.
+    """
+    shard = call.node.groups.shard(group_id) if group_id or allow_empty_id else ErrorCode.invalid_group_id
+    if isinstance(shard, ErrorCode):
+        raise RefusedError(shard)
+    return shard
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -39,7 +44,6 @@ def milliseconds(duration: timedelta) -> int:
 def refused_heartbeat(call: NodeCall, error: ErrorCode, message: str | None = None) -> Any:
     """Build the response to a refused heartbeat."""
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=error,
         error_message=message,
         member_id=None,
@@ -52,9 +56,7 @@ def refused_heartbeat(call: NodeCall, error: ErrorCode, message: str | None = No
 def accepted_heartbeat(call: NodeCall, answer: HeartbeatResponse) -> Any:
     """Build the response to an accepted heartbeat."""
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
-        error_message=None,
         member_id=answer.member_id,
         member_epoch=answer.member_epoch,
         heartbeat_interval=timedelta(milliseconds=answer.heartbeat_interval_ms),
@@ -62,12 +64,50 @@ def accepted_heartbeat(call: NodeCall, answer: HeartbeatResponse) -> Any:
     )
 
 
-def _assignment(call: NodeCall, assignment: Assignment) -> Any:
+HIDDEN_TOPICS: Final = "The group has described topic(s) that the client is not authorized to describe."
+
+
+def may_describe_all(call: NodeCall, topic_ids: Iterable[uuid.UUID]) -> bool:
+    """Return whether the client may describe each of the topics that still exist."""
+    topics = (call.cluster.topic_by_id(topic_id) for topic_id in topic_ids)
+    return all(
+        call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
+        for topic in topics
+        if topic is not None
+    )
+
+
+async def require_descriptions(call: NodeCall, topics: Sequence[str]) -> None:
+    """Raise RefusedError unless the client may describe all of the topics."""
+    pace = Pace()
+    for name in topics if call.cluster.authorizer else ():
+        await pace.keep()
+        call.require(AclOperation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def described_assignment(call: NodeCall, assignment: Assignment) -> Steps[Any]:
+    """Describe the partitions of a member, one topic per step; deleted topics are omitted."""
+    rows = []
+    for topic_id, indexes in _by_topic(assignment).items():
+        topic = call.cluster.topic_by_id(topic_id)
+        if topic is not None:
+            row = call.new.TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=tuple(indexes))
+            rows.append(row)
+        yield
+    return call.new.Assignment(topic_partitions=tuple(rows))
+
+
+def _by_topic(assignment: Assignment) -> dict[uuid.UUID, list[int]]:
     by_topic: dict[uuid.UUID, list[int]] = {}
     for topic_id, index in sorted(assignment, key=by_id_and_index):
         by_topic.setdefault(topic_id, []).append(index)
+    return by_topic
+
+
+def _assignment(call: NodeCall, assignment: Assignment) -> Any:
     topics = tuple(
-        call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()
+        call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes))
+        for topic_id, indexes in _by_topic(assignment).items()
     )
     return call.new.Assignment(topic_partitions=topics)
 
@@ -87,6 +127,16 @@ def undescribed_group(call: NodeCall, group_id: str, error: ErrorCode, message: 
     )
 
 
+def refuse_group_descriptions(call: NodeCall, error: ErrorCode) -> Any:
+    """Build the response to a refused ConsumerGroupDescribe or ShareGroupDescribe."""
+    return described_groups(call, [undescribed_group(call, group_id, error) for group_id in call.request.group_ids])
+
+
+def described_groups(call: NodeCall, rows: list[Any]) -> Any:
+    """Build the response that describes groups."""
+    return call.new.response(groups=tuple(rows))
+
+
 _UNKNOWN_GROUP_VERSION = 6
 
 
@@ -102,19 +152,15 @@ async def handle_describe_groups(call: NodeCall) -> Any:
     * Access: DESCRIBE on the group (30).
     * v6 is hidden by the profile kafka-3.9.
     """
-    return _described_response(call, await mapped(lambda group_id: _describe(call, group_id), call.request.groups))
-
-
-def _described_response(call: NodeCall, groups: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+    return described_groups(call, await mapped(lambda group_id: _describe(call, group_id), call.request.groups))
 
 
 def _describe(call: NodeCall, group_id: str) -> Any:
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
-        return _error(call, group_id, ErrorCode.group_authorization_failed)
-    shard = group_shard(call, group_id, allow_empty_id=True)
-    if isinstance(shard, ErrorCode):
-        return _error(call, group_id, shard)
+    try:
+        call.require(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
+        shard = group_shard(call, group_id, allow_empty_id=True)
+    except RefusedError as refused:
+        return _described(call, group_id, error_code=refused.error)
     group = shard.groups.get(group_id)
     if shard.has_share_group(group_id) or isinstance(group, ConsumerGroup):
         return _unknown(call, group_id, f"Group {group_id} is not a classic group.")
@@ -155,10 +201,6 @@ def _unknown(call: NodeCall, group_id: str, message: str) -> Any:
     )
 
 
-def _error(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
-    return _described(call, group_id, error_code=error)
-
-
 def _described(call: NodeCall, group_id: str, **values: Any) -> Any:
     is_requested = getattr(call.request, "include_authorized_operations", False)
     is_included = is_requested and values.get("error_code", ErrorCode.none) is ErrorCode.none
@@ -176,7 +218,8 @@ def _described(call: NodeCall, group_id: str, **values: Any) -> Any:
 
 
 def refuse_describe_groups(call: NodeCall, error: ErrorCode) -> Any:
-    return _described_response(call, [_error(call, group_id, error) for group_id in call.request.groups])
+    rows = [_described(call, group_id, error_code=error) for group_id in call.request.groups]
+    return described_groups(call, rows)
 
 
 async def handle_list_groups(call: NodeCall) -> Any:
@@ -230,7 +273,7 @@ def _listed_row(call: NodeCall, group: AnyGroup | ShareGroup) -> Any:
 
 
 def _listed_response(call: NodeCall, rows: list[Any], error: ErrorCode = ErrorCode.none) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, groups=tuple(rows))
+    return call.new.response(error_code=error, groups=tuple(rows))
 
 
 def refuse_list_groups(call: NodeCall, error: ErrorCode) -> Any:
@@ -247,32 +290,27 @@ async def handle_delete_groups(call: NodeCall) -> Any:
     * Access: DELETE on the group (30).
     * Unknown group 69; group with members 68; group of another node 16; while loading 14.
     """
-    rows = []
+    errors: dict[str, ErrorCode] = {}
     pace = Pace()
     for group_id in dict.fromkeys(call.request.groups_names):
         await pace.keep()
-        rows.append(_deleted_row(call, group_id, await _delete(call, group_id)))
-    return _deleted_response(call, rows)
+        try:
+            errors[group_id] = await _delete(call, group_id)
+        except RefusedError as refused:
+            errors[group_id] = refused.error
+    return _deleted(call, errors)
 
 
 async def _delete(call: NodeCall, group_id: str) -> ErrorCode:
-    if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, group_id):
-        return ErrorCode.group_authorization_failed
+    call.require(AclOperation.DELETE, ResourceType.GROUP, group_id)
     shard = group_shard(call, group_id, allow_empty_id=True)
-    if isinstance(shard, ErrorCode):
-        return shard
     return await shard.share.delete_group(group_id) if group_id in shard.share.groups else shard.delete_group(group_id)
 
 
-def _deleted_row(call: NodeCall, group_id: str, error: ErrorCode) -> Any:
-    return call.new.DeletableGroupResult(group_id=group_id, error_code=error)
-
-
-def _deleted_response(call: NodeCall, rows: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, results=tuple(rows))
+def _deleted(call: NodeCall, errors: Mapping[str, ErrorCode]) -> Any:
+    new = call.new.DeletableGroupResult
+    return call.new.response(results=tuple(new(group_id=group_id, error_code=errors[group_id]) for group_id in errors))
 
 
 def refuse_delete_groups(call: NodeCall, error: ErrorCode) -> Any:
-    return _deleted_response(
-        call, [_deleted_row(call, group_id, error) for group_id in dict.fromkeys(call.request.groups_names)]
-    )
+    return _deleted(call, dict.fromkeys(call.request.groups_names, error))

@@ -9,7 +9,6 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped, mapped_rows
@@ -74,7 +73,7 @@ def _directory(call: NodeCall, error: ErrorCode, topics: tuple[Any, ...] = (), s
 
 
 def _described_response(call: NodeCall, error: ErrorCode, results: tuple[Any, ...]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, results=results)
+    return call.new.response(error_code=error, results=results)
 
 
 def refuse_describe_log_dirs(call: NodeCall, error: ErrorCode) -> Any:
@@ -96,8 +95,7 @@ async def handle_alter_replica_log_dirs(call: NodeCall) -> Any:
     * Access: ALTER on the cluster (31).
     * v2 flexible.
     """
-    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.ALTER, ResourceType.CLUSTER)
     named = [
         (directory.path, topic.name, index)
         for directory in call.request.dirs
@@ -131,7 +129,7 @@ def _moved_response(call: NodeCall, outcome: Callable[[str, str, int], ErrorCode
         call.new.AlterReplicaLogDirTopicResult(topic_name=name, partitions=tuple(rows))
         for name, rows in by_topic.items()
     )
-    return call.new.response(throttle_time=NO_THROTTLE, results=results)
+    return call.new.response(results=results)
 
 
 def refuse_alter_replica_log_dirs(call: NodeCall, error: ErrorCode) -> Any:

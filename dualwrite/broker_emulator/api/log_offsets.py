@@ -8,13 +8,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import (
     allowed_topic,
     check_leader_epoch,
     is_isolation_level,
     led_partition,
+    named_partitions,
     requested_topic,
+    topics_response,
 )
 from dualwrite.broker_emulator.cluster.topics import Partition, Topic
 from dualwrite.broker_emulator.log.offset_lookup import UNKNOWN_EPOCH, EpochEnd
@@ -50,9 +51,8 @@ async def handle_list_offsets(call: NodeCall) -> Any:
     """
     if call.cluster.config.behaviours.isolation_level_checked_first and not _has_isolation_level(call):
         return await call.refused(ErrorCode.unknown_server_error)
-    named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    rows = iter(await in_slices(_offsets(call, named)))
-    return await call.made(_listed_response, call, lambda *_: next(rows))
+    rows = iter(await in_slices(_offsets(call, named_partitions(call))))
+    return await call.made(topics_response, call, "ListOffsetsTopicResponse", lambda *_: next(rows))
 
 
 def _offsets(call: NodeCall, named: Iterable[tuple[Any, Any]]) -> Steps[list[Any]]:
@@ -123,20 +123,10 @@ def _listed_row(
     )
 
 
-def _listed_response(call: NodeCall, row_of: Any) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            call.new.ListOffsetsTopicResponse(
-                name=topic.name, partitions=tuple(row_of(topic, requested) for requested in topic.partitions)
-            )
-            for topic in call.request.topics
-        ),
-    )
-
-
 def refuse_list_offsets(call: NodeCall, error: ErrorCode) -> Any:
-    return _listed_response(call, lambda topic, requested: _listed_row(call, requested.partition_index, error))
+    return topics_response(
+        call, "ListOffsetsTopicResponse", lambda topic, row: _listed_row(call, row.partition_index, error)
+    )
 
 
 async def handle_offset_for_leader_epoch(call: NodeCall) -> Any:
@@ -152,8 +142,8 @@ async def handle_offset_for_leader_epoch(call: NodeCall) -> Any:
     * Access: DESCRIBE on the topics (29), or CLUSTER_ACTION.
     * Unknown partition 3; led by another node 6; wrong current leader epoch 74 / 75; failed read from the disk 56.
     """
-    named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    return await call.made(_epoch_response, call, await mapped_rows(lambda pair: _end(call, *pair), named))
+    rows = await mapped_rows(lambda pair: _end(call, *pair), named_partitions(call))
+    return await call.made(topics_response, call, "OffsetForLeaderTopicResult", rows)
 
 
 def _end(call: NodeCall, requested_in: Any, requested: Any) -> Any:
@@ -182,17 +172,7 @@ def _epoch_row(call: NodeCall, index: int, error: ErrorCode, end: EpochEnd = UNK
     return call.new.EpochEndOffset(error_code=error, partition=index, **end._asdict())
 
 
-def _epoch_response(call: NodeCall, row_of: Any) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            call.new.OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=tuple(row_of(topic, requested) for requested in topic.partitions)
-            )
-            for topic in call.request.topics
-        ),
-    )
-
-
 def refuse_offset_for_leader_epoch(call: NodeCall, error: ErrorCode) -> Any:
-    return _epoch_response(call, lambda topic, requested: _epoch_row(call, requested.partition, error))
+    return topics_response(
+        call, "OffsetForLeaderTopicResult", lambda topic, row: _epoch_row(call, row.partition, error)
+    )

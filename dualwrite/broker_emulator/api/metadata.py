@@ -8,8 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST
+from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, may_create_topic
 from dualwrite.broker_emulator.cluster.topics import (
     METADATA_TOPIC,
     NO_LEADER,
@@ -71,7 +70,6 @@ def _id_of(requested: Any) -> Any:
 def _metadata_response(call: NodeCall, topics: tuple[Any, ...], error: ErrorCode) -> Any:
     new, cluster = call.new, call.cluster
     return new.response(
-        throttle_time=NO_THROTTLE,
         brokers=tuple(
             new.MetadataResponseBroker(node_id=node.node_id, rack=None, **call.endpoint(node)._asdict())
             for node in cluster.living_nodes
@@ -80,15 +78,8 @@ def _metadata_response(call: NodeCall, topics: tuple[Any, ...], error: ErrorCode
         controller_id=cluster.controller_id,
         topics=topics,
         error_code=error,
-        cluster_authorized_operations=_cluster_operations(call),
+        cluster_authorized_operations=call.cluster_operations(),
     )
-
-
-def _cluster_operations(call: NodeCall) -> int:
-    if not getattr(call.request, "include_cluster_authorized_operations", False):
-        return NOT_ASKED_FOR
-    is_shown = call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER)
-    return call.authorized_operations(ResourceType.CLUSTER) if is_shown else 0
 
 
 async def _topics(call: NodeCall) -> list[Any]:
@@ -133,7 +124,7 @@ def _topic_by_id(call: NodeCall, topic_id: Any) -> Any:
 
 def _topic_by_name(call: NodeCall, name: str, may_create: bool) -> Any:
     topic = call.cluster.topics.get(name)
-    if not _may_see(call, name) or (topic is None and _would_create(call) and not _may_create(call, name)):
+    if not _may_see(call, name) or (topic is None and _would_create(call) and not may_create_topic(call, name)):
         return _metadata_absent(call, name, None, ErrorCode.topic_authorization_failed)
     if topic is not None:
         return _describe(call, topic)
@@ -151,12 +142,6 @@ def _would_create(call: NodeCall) -> bool:
     """Return whether the request creates missing topics."""
     is_requested: bool = getattr(call.request, "allow_auto_topic_creation", True)
     return call.cluster.config.auto_create_topics_enable and is_requested
-
-
-def _may_create(call: NodeCall, name: str) -> bool:
-    return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
-        AclOperation.CREATE, ResourceType.TOPIC, name
-    )
 
 
 def _create(call: NodeCall, name: str) -> None:
@@ -208,7 +193,6 @@ def refuse_metadata(call: NodeCall, error: ErrorCode) -> Any:
     rows = _refused(call, error)
     if error is ErrorCode.illegal_sasl_state:  # Reveal nothing to unauthenticated clients.
         return call.new.response(
-            throttle_time=NO_THROTTLE,
             brokers=(),
             cluster_id=None,
             controller_id=-1,
@@ -339,7 +323,7 @@ def _partition(call: NodeCall, partition: Partition, living: set[int]) -> Any:
 
 
 def _described_response(call: NodeCall, topics: tuple[Any, ...], next_cursor: Any) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, topics=topics, next_cursor=next_cursor)
+    return call.new.response(topics=topics, next_cursor=next_cursor)
 
 
 def refuse_describe_topic_partitions(call: NodeCall, error: ErrorCode) -> Any:

@@ -9,10 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
-from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError
 from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
@@ -91,7 +90,7 @@ def offset_response(call: NodeCall, prefix: str, errors: ErrorCode | Mapping[Top
                 key = number if is_known is None else tuple(topic.reference.values())
                 topics.setdefault(key, (topic.reference, []))[1].extend(rows)
     built = tuple(topic_type(**reference, partitions=tuple(rows)) for reference, rows in topics.values())
-    return call.new.response(throttle_time=NO_THROTTLE, topics=built)
+    return call.new.response(topics=built)
 
 
 class _Asked:
@@ -140,8 +139,7 @@ async def handle_offset_commit(call: NodeCall) -> Any:
     * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The other offsets are stored anyway.
     * v10 is hidden by the profile kafka-3.9.
     """
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
+    call.require(AclOperation.READ, ResourceType.GROUP, call.request.group_id)
     offsets = await offsets_to_commit(call)
     error = await _commit_offsets(call, offsets) if offsets.concern_the_group else ErrorCode.none
     return await call.made(offset_response, call, "OffsetCommit", offsets.errors(error))
@@ -149,7 +147,7 @@ async def handle_offset_commit(call: NodeCall) -> Any:
 
 async def _commit_offsets(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     request = call.request
-    shard = group_shard(call, request.group_id, allow_empty_id=True)
+    shard = call.node.groups.shard(request.group_id)
     if isinstance(shard, ErrorCode):
         return shard
     committer = Committer(
@@ -204,30 +202,25 @@ async def handle_txn_offset_commit(call: NodeCall) -> Any:
     * v5 is hidden by the profile kafka-3.9, v6 by kafka-4.3 too. In kafka-3.9 the group is created after the first two
       checks, so that a generation of an unknown group is 25.
     """
-    if not call.may_write_id(call.request.transactional_id):
-        return await call.refused(ErrorCode.transactional_id_authorization_failed)
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, call.request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
+    call.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, call.request.transactional_id)
+    call.require(AclOperation.READ, ResourceType.GROUP, call.request.group_id)
     offsets = await offsets_to_commit(call)
-    error = await _commit_in_transaction(call, offsets) if offsets.concern_the_group else NO_ERROR
+    try:
+        error = await _commit_in_transaction(call, offsets) if offsets.concern_the_group else NO_ERROR
+    except RefusedError as refused:
+        error = refused.error
     return await call.made(offset_response, call, "TxnOffsetCommit", offsets.errors(_old_name(call, error)))
 
 
 async def _commit_in_transaction(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode:
     request = call.request
-    if request.group_id == "":
-        return ErrorCode.invalid_group_id
     shard = group_shard(call, request.group_id)
-    if isinstance(shard, ErrorCode):
-        return shard
     if not call.cluster.config.behaviours.groups_begin_with_a_commit:
         shard.ensure_group(request.group_id)
     guard, error = await _verify(call, shard.partition)
     if error is not NO_ERROR:
         return error
-    shard = group_shard(call, request.group_id)
-    if isinstance(shard, ErrorCode):  # lost while the transaction was verified
-        return shard
+    shard = group_shard(call, request.group_id)  # it may have been lost while the transaction was verified
     transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard)
     error = await shard.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
     is_unknown_to_client = error in _OWN_ERRORS and call.version < _OWN_ERRORS_VERSION

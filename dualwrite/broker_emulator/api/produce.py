@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.internal_records import why_unreadable
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
@@ -363,7 +362,7 @@ def _refuse_all(call: NodeCall, result: AppendResult) -> Any:
 
 
 def _build(call: NodeCall, topics: Sequence[Any], hints: LeaderHints) -> Any:
-    return call.new.response(responses=tuple(topics), throttle_time=NO_THROTTLE, **hints.for_response())
+    return call.new.response(responses=tuple(topics), **hints.for_response())
 
 
 def _topic(new: Any, rows: Iterator[Any], topic: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from datetime import timedelta
 from functools import cache, cached_property
 from importlib import import_module
 from types import SimpleNamespace
@@ -29,9 +28,6 @@ from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.metrics.counters import errors_of
 from dualwrite.broker_emulator.net.codec import builder, cut_long_texts, writer
 from dualwrite.broker_emulator.profiles import BEFORE_4_4, PULL_REQUESTS, RELEASES, Profile
-
-NO_THROTTLE = timedelta(0)
-"""The throttle time in the responses of requests that no quota delays."""
 
 _RESPONSE_PREFIX = struct.Struct(">ii")  # frame size, correlation id
 _API_VERSIONS_KEY = 18

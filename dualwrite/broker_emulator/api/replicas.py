@@ -9,8 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
-from dualwrite.broker_emulator.api.topics import why_not_assignable
+from dualwrite.broker_emulator.api.topics import named_partitions, why_not_assignable
 from dualwrite.broker_emulator.cluster.replication import assignment_of, finished
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.log.segments import StorageError
@@ -44,8 +43,7 @@ async def handle_elect_leaders(call: NodeCall) -> Any:
     * Access: ALTER on the cluster (31).
     * v1 top-level error and the type of election; v2 flexible.
     """
-    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.ALTER, ResourceType.CLUSTER)
     kind = getattr(call.request, "election_type", ElectionType.PREFERRED)
     if kind not in tuple(ElectionType):
         wrong = (ErrorCode.invalid_request, f"Unknown election type {kind}")
@@ -113,7 +111,6 @@ def _lead(call: NodeCall, partition: Partition, node_id: int) -> Outcome:
 def _elected_response(call: NodeCall, rows: Rows, error: ErrorCode = ErrorCode.none) -> Any:
     new = call.new
     return new.response(
-        throttle_time=NO_THROTTLE,
         error_code=error,
         replica_election_results=tuple(
             new.ReplicaElectionResult(
@@ -144,14 +141,13 @@ async def handle_alter_partition_reassignments(call: NodeCall) -> Any:
     * v1: AllowReplicationFactorChange; if that is false, a different number of replicas is 38 (KIP-860).
     * v1 is hidden by the profile kafka-3.9.
     """
-    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
-    named = [(topic.name, requested) for topic in call.request.topics for requested in topic.partitions]
-    return await call.made(_reassigned_response, call, await mapped_rows(lambda pair: _alter(call, *pair), named))
+    call.require(AclOperation.ALTER, ResourceType.CLUSTER)
+    outcomes = await mapped_rows(lambda pair: _alter(call, *pair), named_partitions(call))
+    return await call.made(_reassigned_response, call, outcomes)
 
 
-def _alter(call: NodeCall, topic: str, requested: Any) -> Outcome:
-    index = requested.partition_index
+def _alter(call: NodeCall, requested_in: Any, requested: Any) -> Outcome:
+    topic, index = requested_in.name, requested.partition_index
     if topic not in call.cluster.topics:
         return ErrorCode.unknown_topic_or_partition, f"Unable to find a topic named {topic}."
     partition = call.cluster.partition(topic, index)
@@ -186,10 +182,8 @@ def _reassigned_response(
 ) -> Any:
     new = call.new
     return new.response(
-        throttle_time=NO_THROTTLE,
         allow_replication_factor_change=getattr(call.request, "allow_replication_factor_change", True),
         error_code=error,
-        error_message=None,
         responses=tuple(
             new.ReassignableTopicResponse(
                 name=topic.name,
@@ -222,8 +216,7 @@ async def handle_list_partition_reassignments(call: NodeCall) -> Any:
     * No list means all partitions. Unknown partitions, and those without a reassignment, are omitted.
     * Access: DESCRIBE on the cluster (31).
     """
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.DESCRIBE, ResourceType.CLUSTER)
     by_topic: dict[str, list[Any]] = {}
     pace = Pace()
     for partition in _requested_partitions(call):
@@ -256,7 +249,7 @@ def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
 
 
 def _listed_response(call: NodeCall, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=None, topics=topics)
+    return call.new.response(error_code=error, topics=topics)
 
 
 def refuse_list_partition_reassignments(call: NodeCall, error: ErrorCode) -> Any:

@@ -6,18 +6,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.groups import described_groups, group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.share_groups import (
     FORBIDDEN_TOPIC,
     UNKNOWN_PARTITION,
-    are_share_groups_on,
     offsets_changed,
     refused_offsets,
+    require_share_group,
 )
 from dualwrite.broker_emulator.cluster.topics import Topic
-from dualwrite.broker_emulator.groups.consumer.group import RefusedError
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.groups_service import AlteredOffset
@@ -41,17 +40,15 @@ async def handle_describe_share_group_offsets(call: NodeCall) -> Any:
     for group in call.request.groups:
         await pace.keep()
         groups.append(await _group(call, group, pace))
-    return _response(call, groups)
+    return described_groups(call, groups)
 
 
 async def _group(call: NodeCall, requested: Any, pace: Pace) -> Any:
-    if not are_share_groups_on(call):
-        return _error(call, requested, ErrorCode.unsupported_version)
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, requested.group_id):
-        return _error(call, requested, ErrorCode.group_authorization_failed)
-    shard = group_shard(call, requested.group_id, allow_empty_id=True)
-    if isinstance(shard, ErrorCode):
-        return _error(call, requested, shard)
+    try:
+        require_share_group(call, AclOperation.DESCRIBE, requested.group_id)
+        shard = group_shard(call, requested.group_id, allow_empty_id=True)
+    except RefusedError as refused:
+        return _described(call, requested, [], refused.error)
     topics = []
     if requested.topics is None:
         for topic, indexes in _known_topics(call, shard, requested.group_id):
@@ -60,9 +57,7 @@ async def _group(call: NodeCall, requested: Any, pace: Pace) -> Any:
     else:
         for row in requested.topics:
             topics.append(await _described_topic(call, requested.group_id, row.topic_name, row.partitions, pace))
-    return call.new.DescribeShareGroupOffsetsResponseGroup(
-        group_id=requested.group_id, topics=tuple(topics), error_code=ErrorCode.none, error_message=None
-    )
+    return _described(call, requested, topics, ErrorCode.none)
 
 
 def _known_topics(call: NodeCall, shard: GroupShard, group_id: str) -> list[tuple[Topic, list[int]]]:
@@ -106,7 +101,6 @@ def _partition(call: NodeCall, group_id: str, topic: Topic | None, index: int, *
         leader_epoch=summary.leader_epoch,
         lag=lag,
         error_code=error,
-        error_message=None,
     )
 
 
@@ -117,18 +111,14 @@ def _lag(summary: Summary, high_watermark: int) -> int:
     return high_watermark - summary.start_offset - summary.delivery_complete_count
 
 
-def _error(call: NodeCall, requested: Any, error: ErrorCode) -> Any:
+def _described(call: NodeCall, requested: Any, topics: list[Any], error: ErrorCode) -> Any:
     return call.new.DescribeShareGroupOffsetsResponseGroup(
-        group_id=requested.group_id, topics=(), error_code=error, error_message=None
+        group_id=requested.group_id, topics=tuple(topics), error_code=error
     )
 
 
-def _response(call: NodeCall, groups: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
-
-
 def refuse_describe_share_group_offsets(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, [_error(call, group, error) for group in call.request.groups])
+    return described_groups(call, [_described(call, group, [], error) for group in call.request.groups])
 
 
 async def handle_alter_share_group_offsets(call: NodeCall) -> Any:
@@ -144,13 +134,8 @@ async def handle_alter_share_group_offsets(call: NodeCall) -> Any:
     * At level 0 of the feature `share.version` it is 35.
     """
     request = call.request
-    if not are_share_groups_on(call):
-        return refuse_alter_share_group_offsets(call, ErrorCode.unsupported_version)
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return refuse_alter_share_group_offsets(call, ErrorCode.group_authorization_failed)
+    require_share_group(call, AclOperation.READ, request.group_id)
     shard = group_shard(call, request.group_id)
-    if isinstance(shard, ErrorCode):
-        return refuse_alter_share_group_offsets(call, shard)
     altered: list[AlteredOffset] = []
     refused: list[Any] = []
     accepted: list[Any] = []
@@ -208,27 +193,19 @@ async def handle_delete_share_group_offsets(call: NodeCall) -> Any:
     * At level 0 of the feature `share.version` it is 35.
     """
     request = call.request
-    if not are_share_groups_on(call):
-        return refuse_delete_share_group_offsets(call, ErrorCode.unsupported_version)
-    if not call.is_allowed(AclOperation.DELETE, ResourceType.GROUP, request.group_id):
-        return refuse_delete_share_group_offsets(call, ErrorCode.group_authorization_failed)
+    require_share_group(call, AclOperation.DELETE, request.group_id)
     shard = group_shard(call, request.group_id)
-    if isinstance(shard, ErrorCode):
-        return refuse_delete_share_group_offsets(call, shard)
     found: list[Topic] = []
     refused = []
     pace = Pace()
     for requested in request.topics:
         await pace.keep()
-        topic = call.cluster.topics.get(requested.topic_name)
-        if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, requested.topic_name):
-            refused.append(
-                _row(call, requested.topic_name, None, ErrorCode.topic_authorization_failed, FORBIDDEN_TOPIC)
-            )
+        name = requested.topic_name
+        topic = call.cluster.topics.get(name)
+        if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, name):
+            refused.append(_row(call, name, None, ErrorCode.topic_authorization_failed, FORBIDDEN_TOPIC))
         elif topic is None:
-            refused.append(
-                _row(call, requested.topic_name, None, ErrorCode.unknown_topic_or_partition, UNKNOWN_PARTITION)
-            )
+            refused.append(_row(call, name, None, ErrorCode.unknown_topic_or_partition, UNKNOWN_PARTITION))
         else:
             found.append(topic)
     try:

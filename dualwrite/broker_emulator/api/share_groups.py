@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import accepted_heartbeat, group_shard, refused_heartbeat, undescribed_group
+from dualwrite.broker_emulator.api.groups import (
+    HIDDEN_TOPICS,
+    accepted_heartbeat,
+    described_assignment,
+    described_groups,
+    group_shard,
+    may_describe_all,
+    refuse_group_descriptions,
+    refused_heartbeat,
+    require_descriptions,
+    undescribed_group,
+)
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
 from dualwrite.broker_emulator.cluster.features import SHARE_VERSION, finalized_level
 from dualwrite.broker_emulator.cluster.topics import Partition, Topic
-from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH, Assignment, RefusedError
+from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
-from dualwrite.broker_emulator.share.group import ASSIGNOR, ShareGroup, ShareMember
+from dualwrite.broker_emulator.share.group import ASSIGNOR, ShareMember
 from dualwrite.broker_emulator.share.leader import SessionPartition
 from dualwrite.broker_emulator.share.led_partition import LeaderError, settings_of
 from dualwrite.broker_emulator.share.membership import ShareHeartbeat
 from dualwrite.broker_emulator.share.share_partition import AcknowledgeError, Acknowledgement
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.share.states import AcknowledgeType
-from dualwrite.broker_emulator.slices import Pace, mapped
+from dualwrite.broker_emulator.slices import Pace, at_once, mapped
 
 MAX_MEMBER_ID_LENGTH = 36
 UNKNOWN_PARTITION = "This server does not host this topic-partition."
@@ -34,6 +44,13 @@ FORBIDDEN_TOPIC = "Topic authorization failed."
 def are_share_groups_on(call: NodeCall) -> bool:
     """Return whether the cluster has share groups: the level of the feature `share.version`."""
     return finalized_level(SHARE_VERSION, call.cluster.config) > 0
+
+
+def require_share_group(call: NodeCall, operation: AclOperation, group_id: str | None) -> None:
+    """Raise RefusedError if the cluster has no share groups (35), or the client may not do this with the group (30)."""
+    if not are_share_groups_on(call):
+        raise RefusedError(ErrorCode.unsupported_version)
+    call.require(operation, ResourceType.GROUP, group_id or "")
 
 
 def is_member_id(member_id: str | None) -> bool:
@@ -61,17 +78,8 @@ def _acknowledgement(batch: Any) -> Acknowledgement:
 
 def led_by_this_node(call: NodeCall, name: SessionPartition) -> tuple[Partition | None, ErrorCode]:
     """Return a partition of a session, or None and the error: 100, 29, 3, or 6 if another node leads it."""
-    topic = call.cluster.topic_by_id(name.topic_id)
-    if topic is None:
-        return None, ErrorCode.unknown_topic_id
-    if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, topic.name):
-        return None, ErrorCode.topic_authorization_failed
-    if not 0 <= name.partition < len(topic.partitions):
-        return None, ErrorCode.unknown_topic_or_partition
-    partition = topic.partitions[name.partition]
-    if partition.leader_id != call.node.node_id:
-        return None, ErrorCode.not_leader_or_follower
-    return partition, NO_ERROR
+    topic, error = allowed_topic(call, name, AclOperation.READ)
+    return (None, error) if topic is None else led_partition(call, topic, name.partition)
 
 
 async def acknowledge(
@@ -140,9 +148,7 @@ def node_endpoints(call: NodeCall, node_ids: Iterable[int]) -> tuple[Any, ...]:
 def refused_records(call: NodeCall, error: ErrorCode) -> Any:
     """Build the response to a refused ShareFetch or ShareAcknowledge."""
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=error,
-        error_message=None,
         acquisition_lock_timeout=timedelta(0),
         responses=(),
         node_endpoints=(),
@@ -151,7 +157,7 @@ def refused_records(call: NodeCall, error: ErrorCode) -> Any:
 
 def offsets_changed(call: NodeCall, error: ErrorCode, message: str | None, rows: list[Any]) -> Any:
     """Build the response to a request that alters or deletes offsets of a share group."""
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, responses=tuple(rows))
+    return call.new.response(error_code=error, error_message=message, responses=tuple(rows))
 
 
 def refused_offsets(call: NodeCall, error: ErrorCode) -> Any:
@@ -172,31 +178,15 @@ async def handle_share_group_heartbeat(call: NodeCall) -> Any:
     * At level 0 of the feature `share.version` everything is 35.
     """
     request = call.request
-    if not are_share_groups_on(call):
-        return refuse_share_group_heartbeat(call, ErrorCode.unsupported_version)
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return refuse_share_group_heartbeat(call, ErrorCode.group_authorization_failed)
-    if not await _may_describe(call, request.subscribed_topic_names or ()):
-        return refuse_share_group_heartbeat(call, ErrorCode.topic_authorization_failed)
+    require_share_group(call, AclOperation.READ, request.group_id)
+    await require_descriptions(call, request.subscribed_topic_names or ())
     try:
         _check(request)
         shard = group_shard(call, request.group_id)
-        if isinstance(shard, ErrorCode):
-            return refuse_share_group_heartbeat(call, shard)
         answer = await shard.share.heartbeat(request.group_id, _heartbeat(call))
     except RefusedError as refused:
         return refuse_share_group_heartbeat(call, refused.error, refused.message or None)
     return accepted_heartbeat(call, answer)
-
-
-async def _may_describe(call: NodeCall, names: Sequence[str]) -> bool:
-    """Return whether the client may see all of the topics."""
-    pace = Pace()
-    for name in names if call.cluster.authorizer else ():
-        await pace.keep()
-        if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, name):
-            return False
-    return True
 
 
 def _check(request: Any) -> None:
@@ -233,9 +223,6 @@ def _heartbeat(call: NodeCall) -> ShareHeartbeat:
 refuse_share_group_heartbeat = refused_heartbeat
 
 
-_HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
-
-
 async def handle_share_group_describe(call: NodeCall) -> Any:
     """Serve ShareGroupDescribe (key 77), versions 1-1.
 
@@ -246,31 +233,20 @@ async def handle_share_group_describe(call: NodeCall) -> Any:
     * Access: DESCRIBE on the group (30) and on every topic in an assignment of its members (29).
     * At level 0 of the feature `share.version` everything is 35.
     """
-    return _response(call, await mapped(lambda group_id: _describe(call, group_id), call.request.group_ids))
-
-
-def _response(call: NodeCall, groups: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, groups=tuple(groups))
+    return described_groups(call, await mapped(lambda group_id: _describe(call, group_id), call.request.group_ids))
 
 
 def _describe(call: NodeCall, group_id: str) -> Any:
-    if not are_share_groups_on(call):
-        return undescribed_group(call, group_id, ErrorCode.unsupported_version)
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
-        return undescribed_group(call, group_id, ErrorCode.group_authorization_failed)
-    shard = group_shard(call, group_id)
-    if isinstance(shard, ErrorCode):
-        return undescribed_group(call, group_id, shard)
     try:
-        group = shard.share.known(group_id)
+        require_share_group(call, AclOperation.DESCRIBE, group_id)
+        group = group_shard(call, group_id).share.known(group_id)
     except RefusedError as refused:
         return undescribed_group(call, group_id, refused.error, refused.message)
-    if not _are_visible(call, group):
-        return undescribed_group(call, group_id, ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS)
+    if not may_describe_all(call, {name.topic_id for member in group.members.values() for name in member.assigned}):
+        return undescribed_group(call, group_id, ErrorCode.topic_authorization_failed, HIDDEN_TOPICS)
     is_asked = call.request.include_authorized_operations
     return call.new.DescribedGroup(
         error_code=ErrorCode.none,
-        error_message=None,
         group_id=group_id,
         group_state=group.state,
         group_epoch=group.group_epoch,
@@ -278,16 +254,6 @@ def _describe(call: NodeCall, group_id: str) -> Any:
         assignor_name=ASSIGNOR,
         members=tuple(_member(call, member) for member in group.members.values()),
         authorized_operations=call.authorized_operations(ResourceType.GROUP, group_id) if is_asked else NOT_ASKED_FOR,
-    )
-
-
-def _are_visible(call: NodeCall, group: ShareGroup) -> bool:
-    topic_ids = {name.topic_id for member in group.members.values() for name in member.assigned}
-    topics = (call.cluster.topic_by_id(topic_id) for topic_id in topic_ids)
-    return all(
-        call.is_allowed(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, is_logged=False)
-        for topic in topics
-        if topic is not None
     )
 
 
@@ -299,23 +265,8 @@ def _member(call: NodeCall, member: ShareMember) -> Any:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=tuple(sorted(member.subscribed_topics)),
-        assignment=_assignment(call, member.assigned),
+        assignment=at_once(described_assignment(call, member.assigned)),
     )
 
 
-def _assignment(call: NodeCall, assignment: Assignment) -> Any:
-    by_topic: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(assignment):
-        by_topic.setdefault(topic_id, []).append(index)
-    topics = ((call.cluster.topic_by_id(topic_id), indexes) for topic_id, indexes in by_topic.items())
-    return call.new.Assignment(
-        topic_partitions=tuple(
-            call.new.TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=tuple(indexes))
-            for topic, indexes in topics
-            if topic is not None
-        )
-    )
-
-
-def refuse_share_group_describe(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, [undescribed_group(call, group_id, error) for group_id in call.request.group_ids])
+refuse_share_group_describe = refuse_group_descriptions

@@ -10,10 +10,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.share_groups import (
     acknowledge,
-    are_share_groups_on,
     is_member_id,
     leader_of,
     led_by_this_node,
@@ -21,10 +19,11 @@ from dualwrite.broker_emulator.api.share_groups import (
     node_endpoints,
     refused_records,
     requested_acknowledgements,
+    require_share_group,
 )
 from dualwrite.broker_emulator.configs.effective import broker_value
-from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError
+from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.share.leader import (
     CLOSE_EPOCH,
     OPEN_EPOCH,
@@ -48,6 +47,7 @@ class _Row:
     """The part of the response for one partition."""
 
     error: ErrorCode = NO_ERROR
+    message: str | None = None
     acknowledge_error: ErrorCode = NO_ERROR
     acknowledge_message: str | None = None
     fetched: Fetched = _NOTHING
@@ -84,14 +84,13 @@ async def handle_share_fetch(call: NodeCall) -> Any:
     * At level 0 of the feature `share.version` everything is 35.
     """
     request = call.request
-    error = _request_error(call)
-    if error is not NO_ERROR:
-        return refuse_share_fetch(call, error)
+    _check(call)
+    if _is_renewal(request):
+        limits = (request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes, request.max_records)
+        if any(limits):
+            return refuse_share_fetch(call, ErrorCode.invalid_request)
     acknowledgements = await requested_acknowledgements(request.topics)
-    try:
-        session = await _session(call, has_acknowledgements=bool(acknowledgements))
-    except SessionError as refused:
-        return refuse_share_fetch(call, refused.error)
+    session = await _session(call, has_acknowledgements=bool(acknowledgements))
     if getattr(request, "share_acquire_mode", _BATCH_OPTIMIZED) not in (_BATCH_OPTIMIZED, _RECORD_LIMIT):
         return refuse_share_fetch(call, ErrorCode.unknown_server_error)
     rows: _Rows = {}
@@ -104,21 +103,15 @@ async def handle_share_fetch(call: NodeCall) -> Any:
         await call.node.share_leader.release(session)
     elif not _is_renewal(request):
         await _fetch(call, session, rows)
-    return await _fetched_response(call, rows)
+    return await _response(call, call.new.ShareFetchableTopicResponse, rows)
 
 
-def _request_error(call: NodeCall) -> ErrorCode:
+def _check(call: NodeCall) -> None:
+    """Check that the client may use the group, and names it and the member. Raises RefusedError."""
     request = call.request
-    if not are_share_groups_on(call):
-        return ErrorCode.unsupported_version
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id or ""):
-        return ErrorCode.group_authorization_failed
+    require_share_group(call, AclOperation.READ, request.group_id)
     if not request.group_id or not is_member_id(request.member_id):
-        return ErrorCode.invalid_request
-    if _is_renewal(request):
-        limits = (request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes, request.max_records)
-        return ErrorCode.invalid_request if any(limits) else NO_ERROR
-    return NO_ERROR
+        raise RefusedError(ErrorCode.invalid_request)
 
 
 def _is_renewal(request: Any) -> bool:
@@ -221,7 +214,8 @@ async def _acquire(call: NodeCall, targets: _Targets) -> dict[SessionPartition, 
     return found
 
 
-async def _fetched_response(call: NodeCall, rows: _Rows) -> Any:
+async def _response(call: NodeCall, topic_type: Any, rows: _Rows) -> Any:
+    """Build the response to a ShareFetch or, without records, a ShareAcknowledge."""
     new = call.new
     by_topic: dict[Any, list[Any]] = {}
     leaders: list[int] = []
@@ -236,7 +230,7 @@ async def _fetched_response(call: NodeCall, rows: _Rows) -> Any:
             new.PartitionData(
                 partition_index=name.partition,
                 error_code=row.error,
-                error_message=None,
+                error_message=row.message,
                 acknowledge_error_code=row.acknowledge_error,
                 acknowledge_error_message=row.acknowledge_message,
                 current_leader=new.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch),
@@ -245,13 +239,10 @@ async def _fetched_response(call: NodeCall, rows: _Rows) -> Any:
             )
         )
     return new.response(
-        throttle_time=NO_THROTTLE,
         error_code=NO_ERROR,
-        error_message=None,
         acquisition_lock_timeout=timedelta(milliseconds=lock_duration_ms(call)),
         responses=tuple(
-            new.ShareFetchableTopicResponse(topic_id=topic_id, partitions=tuple(partitions))
-            for topic_id, partitions in by_topic.items()
+            topic_type(topic_id=topic_id, partitions=tuple(partitions)) for topic_id, partitions in by_topic.items()
         ),
         node_endpoints=node_endpoints(call, leaders),
     )
@@ -275,61 +266,22 @@ async def handle_share_acknowledge(call: NodeCall) -> Any:
     * At level 0 of the feature `share.version` everything is 35.
     """
     request, sessions = call.request, call.node.share_leader.sessions
-    if not are_share_groups_on(call):
-        return refuse_share_acknowledge(call, ErrorCode.unsupported_version)
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id or ""):
-        return refuse_share_acknowledge(call, ErrorCode.group_authorization_failed)
-    if not request.group_id or not is_member_id(request.member_id):
-        return refuse_share_acknowledge(call, ErrorCode.invalid_request)
+    _check(call)
     key, epoch = SessionKey(request.group_id, request.member_id), request.share_session_epoch
     if epoch == OPEN_EPOCH:
         return refuse_share_acknowledge(call, ErrorCode.invalid_share_session_epoch)
-    try:
-        closed = sessions.close(key) if epoch == CLOSE_EPOCH else None
-        if closed is None:
-            sessions.next(key, epoch)
-    except SessionError as refused:
-        return refuse_share_acknowledge(call, refused.error)
-    results: dict[SessionPartition, tuple[ErrorCode, str | None]] = {}
+    closed = sessions.close(key) if epoch == CLOSE_EPOCH else None
+    if closed is None:
+        sessions.next(key, epoch)
+    rows: _Rows = {}
     pace = Pace()
-    for name, rows in (await requested_acknowledgements(request.topics)).items():
+    for name, batches in (await requested_acknowledgements(request.topics)).items():
         await pace.keep()
-        results[name] = await acknowledge(call, name, rows)
+        error, message = await acknowledge(call, name, batches)
+        rows[name] = _Row(error, message)
     if closed is not None:
         await call.node.share_leader.release(closed)
-    return await _acknowledged_response(call, results)
-
-
-async def _acknowledged_response(call: NodeCall, results: dict[SessionPartition, tuple[ErrorCode, str | None]]) -> Any:
-    new = call.new
-    by_topic: dict[Any, list[Any]] = {}
-    leaders: list[int] = []
-    pace = Pace()
-    for name, (error, message) in results.items():
-        await pace.keep()
-        leader_id, leader_epoch = 0, 0
-        if error is ErrorCode.not_leader_or_follower:
-            leader_id, leader_epoch = leader_of(call, name)
-            leaders.append(leader_id)
-        by_topic.setdefault(name.topic_id, []).append(
-            new.PartitionData(
-                partition_index=name.partition,
-                error_code=error,
-                error_message=message,
-                current_leader=new.LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch),
-            )
-        )
-    return new.response(
-        throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
-        error_message=None,
-        acquisition_lock_timeout=timedelta(milliseconds=lock_duration_ms(call)),
-        responses=tuple(
-            new.ShareAcknowledgeTopicResponse(topic_id=topic_id, partitions=tuple(rows))
-            for topic_id, rows in by_topic.items()
-        ),
-        node_endpoints=node_endpoints(call, leaders),
-    )
+    return await _response(call, call.new.ShareAcknowledgeTopicResponse, rows)
 
 
 refuse_share_acknowledge = refused_records

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.state import UNKNOWN_COUNT, ShareStateUpdate, StateBatch, StateError, StateKey
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
@@ -47,9 +48,8 @@ async def for_each_partition(
     partition named twice is processed twice but has one row, the last result.
     """
     if not are_share_groups_on(call):
-        return await call.made(refusal, call, result, defaults, ErrorCode.unsupported_version)
-    if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-        return await call.made(refusal, call, result, defaults, ErrorCode.cluster_authorization_failed)
+        raise RefusedError(ErrorCode.unsupported_version)
+    call.require(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
     topics: dict[UUID, dict[int, dict[str, Any]]] = {}
     pace = Pace()
     for topic in call.request.topics if call.request.group_id else ():

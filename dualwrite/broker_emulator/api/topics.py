@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -52,6 +52,37 @@ def topic_reference(requested: Any) -> dict[str, Any]:
         return {"topic_id": requested.topic_id}
     name = requested_name(requested)
     return {"name": name, "topic": name}
+
+
+def topics_response(call: NodeCall, topic_type: str, row_of: Callable[[Any, Any], Any], **fields: Any) -> Any:
+    """Build a response with the structure of its request: a row of `topic_type` for each topic, with its partitions.
+
+    `row_of` takes an element of the request's topics, and one of its partitions.
+    """
+    new = vars(call.new)[topic_type]
+    return call.new.response(
+        topics=tuple(
+            new(**topic_reference(topic), partitions=tuple(row_of(topic, each) for each in _partitions(topic)))
+            for topic in call.request.topics
+        ),
+        **fields,
+    )
+
+
+def named_partitions(call: NodeCall) -> list[tuple[Any, Any]]:
+    """Return the pairs of elements of the request for which `topics_response` needs a row."""
+    return [(topic, each) for topic in call.request.topics for each in _partitions(topic)]
+
+
+def _partitions(topic: Any) -> Any:
+    return topic.partition_indexes if hasattr(topic, "partition_indexes") else topic.partitions
+
+
+def may_create_topic(call: NodeCall, name: str) -> bool:
+    """Return whether the client may create topics, or one of this name."""
+    return call.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER, is_logged=False) or call.is_allowed(
+        AclOperation.CREATE, ResourceType.TOPIC, name
+    )
 
 
 def led_partition(call: NodeCall, topic: Topic, index: int) -> tuple[Partition | None, ErrorCode]:

@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -41,12 +40,10 @@ async def handle_add_partitions_to_txn(call: NodeCall) -> Any:
     * v0-3 is recorded as a TV0 transaction, v4+ as TV2. The transaction begins even without partitions.
     """
     if call.version >= _MANY_TRANSACTIONS_VERSION:
-        if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-            return await call.refused(ErrorCode.cluster_authorization_failed)
+        call.require(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
         return await _transactions(call, call.request.transactions)
     request = call.request
-    if not call.may_write_id(request.v3_and_below_transactional_id):
-        return await call.refused(ErrorCode.transactional_id_authorization_failed)
+    call.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.v3_and_below_transactional_id)
     names = await _added_names(request.v3_and_below_topics)
     errors = await _add(
         call,
@@ -176,12 +173,11 @@ def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
 
 
 def _single(call: NodeCall, topics: tuple[Any, ...]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=topics)
+    return call.new.response(results_by_topic_v3_and_below=topics)
 
 
 def _many(call: NodeCall, results: list[_Transaction], error: ErrorCode) -> Any:
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=error,
         results_by_transaction=tuple(
             call.new.AddPartitionsToTxnResult(
@@ -215,10 +211,8 @@ async def handle_add_offsets_to_txn(call: NodeCall) -> Any:
     * v2 may return 90 (below, it is sent as 47); v3 flexible; v4 may return 120. TV2 clients do not use it.
     """
     request = call.request
-    if not call.may_write_id(request.transactional_id):
-        return await call.refused(ErrorCode.transactional_id_authorization_failed)
-    if not call.is_allowed(AclOperation.READ, ResourceType.GROUP, request.group_id):
-        return await call.refused(ErrorCode.group_authorization_failed)
+    call.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    call.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     error = await call.node.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,
@@ -230,7 +224,7 @@ async def handle_add_offsets_to_txn(call: NodeCall) -> Any:
 
 
 def refuse_add_offsets_to_txn(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
+    return call.new.response(error_code=error)
 
 
 _Results = dict[int, dict[str, dict[int, ErrorCode]]]
@@ -252,9 +246,8 @@ async def handle_write_txn_markers(call: NodeCall) -> Any:
       written the markers before it. A marker without partitions gets no row.
     * v2 is hidden by the profile kafka-3.9.
     """
-    may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
-    if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False):
+        call.require(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
     results: _Results = {}
     pace = Pace()
     for marker in call.request.markers:

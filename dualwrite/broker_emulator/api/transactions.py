@@ -9,9 +9,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
+from dualwrite.broker_emulator.api.topics import named_partitions, topics_response
 from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
-from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
+from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError, producer_fenced_below
 from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import mapped, mapped_rows, selected
@@ -40,9 +40,7 @@ async def handle_init_producer_id(call: NodeCall) -> Any:
     * v6 is unstable in all profiles but kip-939 (`unstable.api.versions.enable` shows it), and not in kafka-3.9.
     """
     request = call.request
-    denied = _init_access_error(call)
-    if denied is not NO_ERROR:
-        return await call.refused(denied)
+    _check_init_access(call)
     result = await call.node.transactions.init_producer_id(
         request.transactional_id,
         request.transaction_timeout // _MILLISECOND,
@@ -54,7 +52,6 @@ async def handle_init_producer_id(call: NodeCall) -> Any:
     if result.error is not NO_ERROR:
         return refuse_init_producer_id(call, producer_fenced_below(4, call.version, result.error))
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=NO_ERROR,
         producer_id=result.producer_id,
         producer_epoch=result.producer_epoch,
@@ -63,24 +60,23 @@ async def handle_init_producer_id(call: NodeCall) -> Any:
     )
 
 
-def _init_access_error(call: NodeCall) -> ErrorCode:
-    """Return the error of a client that lacks a permission, or NONE."""
+def _check_init_access(call: NodeCall) -> None:
+    """Raise RefusedError for a client that lacks a permission."""
     name = call.request.transactional_id
     if name is None:
-        is_allowed = call.is_allowed(
-            AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, is_logged=False
-        ) or call.is_allowed_on_any(AclOperation.WRITE, ResourceType.TOPIC)
-        return NO_ERROR if is_allowed else ErrorCode.cluster_authorization_failed
-    needed = [AclOperation.WRITE]
+        if not (
+            call.is_allowed(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, is_logged=False)
+            or call.is_allowed_on_any(AclOperation.WRITE, ResourceType.TOPIC)
+        ):
+            raise RefusedError(ErrorCode.cluster_authorization_failed)
+        return
+    call.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
     if getattr(call.request, "enable2_pc", False):
-        needed.append(AclOperation.TWO_PHASE_COMMIT)
-    if all(call.is_allowed(operation, ResourceType.TRANSACTIONAL_ID, name) for operation in needed):
-        return NO_ERROR
-    return ErrorCode.transactional_id_authorization_failed
+        call.require(AclOperation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, name)
 
 
 def refuse_init_producer_id(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, producer_id=-1, producer_epoch=-1)
+    return call.new.response(error_code=error, producer_id=-1, producer_epoch=-1)
 
 
 async def handle_end_txn(call: NodeCall) -> Any:
@@ -94,8 +90,7 @@ async def handle_end_txn(call: NodeCall) -> Any:
     * v5 is hidden by the profile kafka-3.9.
     """
     request = call.request
-    if not call.may_write_id(request.transactional_id):
-        return await call.refused(ErrorCode.transactional_id_authorization_failed)
+    call.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     result = await call.node.transactions.end_txn(
         request.transactional_id,
         request.producer_id,
@@ -106,7 +101,6 @@ async def handle_end_txn(call: NodeCall) -> Any:
     if result.error is not NO_ERROR:
         return refuse_end_txn(call, producer_fenced_below(2, call.version, result.error))
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=NO_ERROR,
         producer_id=result.producer_id,
         producer_epoch=result.producer_epoch,
@@ -114,7 +108,7 @@ async def handle_end_txn(call: NodeCall) -> Any:
 
 
 def refuse_end_txn(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error)
+    return call.new.response(error_code=error)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -141,7 +135,7 @@ def _description(call: NodeCall, transactional_id: str) -> TransactionDescriptio
 
 
 def _described_response(call: NodeCall, states: list[Any]) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, transaction_states=tuple(states))
+    return call.new.response(transaction_states=tuple(states))
 
 
 def _transaction_state(call: NodeCall, description: TransactionDescription) -> Any:
@@ -194,7 +188,6 @@ async def handle_list_transactions(call: NodeCall) -> Any:
 
 def _listed_response(call: NodeCall, result: ListTransactionsResult) -> Any:
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         error_code=result.error,
         unknown_state_filters=result.unknown_state_filters,
         transaction_states=tuple(
@@ -218,22 +211,20 @@ async def handle_describe_producers(call: NodeCall) -> Any:
     * Access: READ on the topics (29).
     * Illegal topic name 17; unknown partition 3; no replica on this node 6. A follower responds like the leader.
     """
-    named = [(topic.name, index) for topic in call.request.topics for index in topic.partition_indexes]
-    return await call.made(_producers_response, call, await mapped_rows(lambda pair: _producers_of(call, *pair), named))
+    rows = await mapped_rows(lambda pair: _producers_of(call, *pair), named_partitions(call))
+    return await call.made(topics_response, call, "TopicResponse", rows)
 
 
-def _producers_of(call: NodeCall, name: str, index: int) -> Any:
+def _producers_of(call: NodeCall, requested: Any, index: int) -> Any:
+    name = requested.name
     problem = why_not_a_topic_name(name)
     if problem is not None:
         return _producers_partition(call, index, ErrorCode.invalid_topic_exception, message=problem)
     if not call.is_allowed(AclOperation.READ, ResourceType.TOPIC, name):
         return _producers_partition(call, index, ErrorCode.topic_authorization_failed)
-    topic = call.cluster.topics.get(name)
-    if topic is None:
+    partition = call.cluster.partition(name, index)
+    if partition is None:
         return _producers_partition(call, index, ErrorCode.unknown_topic_or_partition)
-    if not 0 <= index < len(topic.partitions):
-        return _producers_partition(call, index, ErrorCode.unknown_topic_or_partition)
-    partition = topic.partitions[index]
     if call.node.node_id not in partition.replicas:
         return _producers_partition(call, index, ErrorCode.not_leader_or_follower)
     return _producers_partition(call, index, ErrorCode.none, partition.log.producers())
@@ -254,17 +245,5 @@ def _producers_partition(
     )
 
 
-def _producers_response(call: NodeCall, partition_of: Any) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            call.new.TopicResponse(
-                name=topic.name, partitions=tuple(partition_of(topic.name, index) for index in topic.partition_indexes)
-            )
-            for topic in call.request.topics
-        ),
-    )
-
-
 def refuse_describe_producers(call: NodeCall, error: ErrorCode) -> Any:
-    return _producers_response(call, lambda name, index: _producers_partition(call, index, error))
+    return topics_response(call, "TopicResponse", lambda topic, index: _producers_partition(call, index, error))

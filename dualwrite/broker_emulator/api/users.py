@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.client_quotas import (
     Component,
@@ -37,8 +36,7 @@ async def handle_describe_client_quotas(call: NodeCall) -> Any:
     * Access: DESCRIBE_CONFIGS on the cluster (31).
     * v1 flexible.
     """
-    if not call.is_allowed(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
     components = (Component(each.entity_type, each.match_type, each.match) for each in call.request.components)
     try:
         wanted = parse_filter(components, strict=call.request.strict)
@@ -57,7 +55,7 @@ async def handle_describe_client_quotas(call: NodeCall) -> Any:
 
 
 def _quotas_response(call: NodeCall, error: ErrorCode, message: str | None, entries: tuple[Any, ...] | None) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, entries=entries)
+    return call.new.response(error_code=error, error_message=message, entries=entries)
 
 
 def refuse_describe_client_quotas(call: NodeCall, error: ErrorCode) -> Any:
@@ -79,8 +77,7 @@ async def handle_alter_client_quotas(call: NodeCall) -> Any:
     * ValidateOnly returns the same response and changes nothing. A failure of the disk is 56.
     * v1 flexible.
     """
-    if not call.is_allowed(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER)
     outcomes: dict[Entity, Outcome] = {}
     pace = Pace()
     for entry in call.request.entries:
@@ -118,7 +115,7 @@ def _alter_quotas_response(call: NodeCall, outcomes: Iterable[tuple[Entity, Outc
         )
         for named, (error, message) in outcomes
     )
-    return new.response(throttle_time=NO_THROTTLE, entries=entries)
+    return new.response(entries=entries)
 
 
 def refuse_alter_client_quotas(call: NodeCall, error: ErrorCode) -> Any:
@@ -134,8 +131,7 @@ async def handle_describe_user_scram_credentials(call: NodeCall) -> Any:
     * No users, or null, means all. An unknown user is 91, a duplicate one 92.
     * Access: DESCRIBE on the cluster (31).
     """
-    if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.DESCRIBE, ResourceType.CLUSTER)
     requested = call.request.users
     if requested:
         names = Counter(user.name for user in requested)
@@ -171,7 +167,7 @@ def _refused(call: NodeCall, name: str, error: ErrorCode, message: str | None) -
 
 
 def _scram_response(call: NodeCall, results: tuple[Any, ...], error: ErrorCode, message: str | None) -> Any:
-    return call.new.response(throttle_time=NO_THROTTLE, error_code=error, error_message=message, results=results)
+    return call.new.response(error_code=error, error_message=message, results=results)
 
 
 def refuse_describe_user_scram_credentials(call: NodeCall, error: ErrorCode) -> Any:
@@ -201,8 +197,7 @@ async def handle_alter_user_scram_credentials(call: NodeCall) -> Any:
       data directory 56.
     * Access: ALTER on the cluster (31).
     """
-    if not call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER):
-        return await call.refused(ErrorCode.cluster_authorization_failed)
+    call.require(AclOperation.ALTER, ResourceType.CLUSTER)
     request = call.request
     refused: dict[str, _Refusal | None] = {}
     pace = Pace()
@@ -278,7 +273,6 @@ def _set(call: NodeCall, upsertion: Any) -> _Refusal | None:
 
 def _alter_scram_response(call: NodeCall, refused: dict[str, _Refusal | None]) -> Any:
     return call.new.response(
-        throttle_time=NO_THROTTLE,
         results=tuple(
             call.new.AlterUserScramCredentialsResult(
                 user=name,

@@ -20,6 +20,7 @@ from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.configs.reading import base_name
 from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting, UpdateMode
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.storage.storage import Storage
 
 ALL_BROKERS: Final = ""
@@ -48,13 +49,8 @@ class Change(NamedTuple):
     value: str | None
 
 
-class AlterationError(Exception):
+class AlterationError(RefusedError):
     """An alteration is refused; the settings stay as they are."""
-
-    def __init__(self, error: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
-        self.message = message
 
 
 def _invalid_config(message: str) -> AlterationError:

@@ -36,7 +36,7 @@ async def send_marker_with_faults(leader: ClusterNode, topic_partition: TopicPar
     link = _MarkerLink()
     request = _new.WriteTxnMarkersRequest(markers=(requested,))
     call = Call(api, _VERSION, request, message.new, leader, leader.cluster, None)
-    await serve_with_faults(leader.cluster.faults, call, api.functions.handle, link)
+    await serve_with_faults(leader.cluster.faults, call, Call.answered, link)
     if link.delayed_response is not None:
         await link.delayed_response
     return link.error

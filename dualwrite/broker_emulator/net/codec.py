@@ -22,6 +22,10 @@ Emit = Callable[[bytes], None]
 
 Writer = Callable[[Emit, Any], None]
 
+NO_THROTTLE = timedelta(0)
+"""The throttle time in the responses of requests that no quota delays."""
+_DEFAULTS: dict[str, Any] = {"throttle_time": NO_THROTTLE, "error_message": None}
+"""The values of fields that a handler leaves out, beside the defaults of kio's schemas."""
 _NULL_LENGTH = -1
 _LONGEST_TEXT = 32_767
 """In bytes."""
@@ -37,9 +41,10 @@ def builder(entity_type: type[Any]) -> Callable[..., Any]:
     It is not a class with an `__init__`, because calling that takes twice as long.
     """
     members = fields(entity_type)
-    names: dict[str, Any] = {f"default_{member.name}": member.default for member in members}
+    defaults = _DEFAULTS | {member.name: member.default for member in members if member.default is not MISSING}
+    names: dict[str, Any] = {f"default_{name}": value for name, value in defaults.items()}
     parameters = ", ".join(
-        member.name if member.default is MISSING else f"{member.name}=default_{member.name}" for member in members
+        f"{member.name}=default_{member.name}" if member.name in defaults else member.name for member in members
     )
     assignments = "; ".join(f"_entity.{member.name} = {member.name}" for member in members) or "pass"
     source = (

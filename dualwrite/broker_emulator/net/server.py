@@ -433,7 +433,7 @@ class Connection(asyncio.Protocol):
         try:
             storage = cluster.storage
             writes = storage.writes
-            response = await call.api.functions.handle(call)
+            response = await call.answered()
             # a retried Produce writes nothing, but the records that it acknowledges may not be on disk yet
             if storage.is_behind and (storage.writes != writes or call.api.key == PRODUCE):
                 await storage.flushed()

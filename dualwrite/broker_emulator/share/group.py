@@ -9,7 +9,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.groups.consumer.group import FIRST_EPOCH, NOTHING, Assignment, RefusedError
+from dualwrite.broker_emulator.error_codes import RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import FIRST_EPOCH, NOTHING, Assignment
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.share.states import ShareGroupState
 

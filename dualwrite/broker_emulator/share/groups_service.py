@@ -19,7 +19,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.configs.effective import broker_value
-from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, HeartbeatResponse, RefusedError
+from dualwrite.broker_emulator.error_codes import RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, ClusterTopics, Turns
 from dualwrite.broker_emulator.share import membership
 from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic

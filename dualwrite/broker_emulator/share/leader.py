@@ -12,6 +12,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.share.led_partition import LeaderError, LedPartition
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.slices import Pace
@@ -27,12 +28,8 @@ CLOSE_EPOCH: Final = -1
 _LAST_EPOCH: Final = 2147483647
 
 
-class SessionError(Exception):
+class SessionError(RefusedError):
     """A request does not fit its session."""
-
-    def __init__(self, error: ErrorCode) -> None:
-        super().__init__(error.name)
-        self.error = error
 
 
 class SessionKey(NamedTuple):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.log.record_batch import (
     RecordTooLargeError,
     iter_records,
@@ -65,12 +66,8 @@ _ERRORS: dict[ErrorCode, ErrorCode] = {
 """The errors that a member gets if the state could not be read or written; -1 for all others, as in Kafka."""
 
 
-class LeaderError(Exception):
+class LeaderError(RefusedError):
     """The share-partition cannot serve a request."""
-
-    def __init__(self, error: ErrorCode) -> None:
-        super().__init__(error.name)
-        self.error = error
 
 
 class Fetched(NamedTuple):

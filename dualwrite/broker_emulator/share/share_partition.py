@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, StateBatch, joined
 from dualwrite.broker_emulator.share.states import (
     FINAL_RECORD_STATES,
@@ -30,13 +31,8 @@ _OTHER_OWNER = "Member is not the owner of offset"
 _LEAST_THROTTLE = 2
 
 
-class AcknowledgeError(Exception):
+class AcknowledgeError(RefusedError):
     """Acknowledgements of a partition are refused with this error; nothing has changed."""
-
-    def __init__(self, error: ErrorCode, message: str | None = None) -> None:
-        super().__init__(message or error.name)
-        self.error = error
-        self.message = message
 
 
 class ShareSettings(NamedTuple):

@@ -29,7 +29,7 @@ SET, DELETE, APPEND, SUBTRACT = Operation
 def refusal(act: Callable[[], object]) -> tuple[ErrorCode, str]:
     with pytest.raises(AlterationError) as refused:
         act()
-    return refused.value.error, refused.value.message
+    return refused.value.error, str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.groups.consumer.group import RefusedError
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.share import state_coordinator
 from dualwrite.broker_emulator.share.group import ShareGroup

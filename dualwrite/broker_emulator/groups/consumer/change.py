@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.assignors import ASSIGNORS, Subscriber
 from dualwrite.broker_emulator.groups.consumer.group import (
     NOTHING,
@@ -24,7 +25,6 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerGroupSettings,
     ConsumerMember,
-    RefusedError,
 )
 from dualwrite.broker_emulator.groups.consumer.states import MemberState, check_group_step, check_member_step
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, Topics, by_id_and_index, metadata_hash

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
 from dualwrite.broker_emulator.groups.consumer.group import (
     ClassicMetadata,
     ConsumerGroup,
     ConsumerMember,
-    RefusedError,
     known_instance,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import check_room, remove_members

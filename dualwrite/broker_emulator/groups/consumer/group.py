@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.states import ConsumerGroupState, MemberState
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.group import Group, Protocol
@@ -37,15 +38,6 @@ NOTHING: Assignment = frozenset()
 def new_member_id() -> str:
     """Return an id for a member without one, in the format of Kafka's UUIDs."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-
-
-class RefusedError(Exception):
-    """A request is refused with this error; nothing has changed."""
-
-    def __init__(self, error: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
-        self.message = message
 
 
 class HeartbeatResponse(NamedTuple):

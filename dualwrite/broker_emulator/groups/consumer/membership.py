@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
 from dualwrite.broker_emulator.groups.consumer.group import (
     JOIN_EPOCH,
@@ -20,7 +21,6 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerMember,
     HeartbeatResponse,
-    RefusedError,
     RegularExpression,
     known_instance,
 )

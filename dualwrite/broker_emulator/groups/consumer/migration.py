@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.change import DecisionContext
 from dualwrite.broker_emulator.groups.consumer.group import (
     Assignment,
@@ -18,7 +19,6 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerGroupSettings,
     ConsumerMember,
-    RefusedError,
 )
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, Topics, metadata_hash

@@ -12,13 +12,9 @@ from enum import Enum
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.change import DecisionContext, GroupChange
-from dualwrite.broker_emulator.groups.consumer.group import (
-    ConsumerGroup,
-    ConsumerMember,
-    RefusedError,
-    RegularExpression,
-)
+from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember, RegularExpression
 from dualwrite.broker_emulator.groups.consumer.topics import Topics, metadata_hash
 from dualwrite.broker_emulator.linear_pattern import LinearPattern, PatternError
 from dualwrite.broker_emulator.slices import selected

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.configs.alteration import ConfigResource
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer import classic_members, membership
 from dualwrite.broker_emulator.groups.consumer.change import DecisionContext
 from dualwrite.broker_emulator.groups.consumer.group import (
@@ -30,7 +31,6 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerGroupSettings,
     HeartbeatResponse,
-    RefusedError,
     new_member_id,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import (

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer import classic_members, membership
 from dualwrite.broker_emulator.groups.consumer.change import DecisionContext
 from dualwrite.broker_emulator.groups.consumer.group import (
@@ -18,7 +19,6 @@ from dualwrite.broker_emulator.groups.consumer.group import (
     ConsumerGroupSettings,
     ConsumerMember,
     HeartbeatResponse,
-    RefusedError,
 )
 from dualwrite.broker_emulator.groups.consumer.membership import (
     HeartbeatDecision,

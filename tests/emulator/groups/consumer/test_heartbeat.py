@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer import membership
-from dualwrite.broker_emulator.groups.consumer.group import NOTHING, HeartbeatResponse, RefusedError
+from dualwrite.broker_emulator.groups.consumer.group import NOTHING, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import compiled
 from dualwrite.broker_emulator.groups.consumer.states import (
     NEXT_GROUP_STATES,
