@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from dualwrite.admin import TransactionAdmin
 from tests.cli.conftest import assert_one_line, ended, process
 
@@ -25,12 +23,9 @@ def test_it_serves_until_it_is_told_to_stop() -> None:
     assert done.code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(("--nodes", "0"), "dualwrite broker: Invalid value for '--nodes': 0 is less than 1"), (("--nodez",), "--nodez")],
-)
-def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
-    assert_one_line(ended(process("broker", *arguments)), 2, said)
+def test_wrong_usage() -> None:
+    said = "dualwrite broker: Invalid value for '--nodes': 0 is less than 1"
+    assert_one_line(ended(process("broker", "--nodes", "0")), 2, said)
 
 
 def test_an_install_without_it_says_how_to_get_it() -> None:

@@ -24,7 +24,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.cli.conftest import Call, Ended
 from tests.support.calls import Calls
 from tests.support.conditions import until
-from tests.support.databases import Database, PostgresDatabase
+from tests.support.databases import Database, PostgresDatabase, SqliteDatabase
 
 PROFILES: Final = (Profile.KIP_939, Profile.KAFKA_4_4, Profile.KAFKA_3_9)
 ME: Final = "User:ANONYMOUS"
@@ -190,28 +190,26 @@ def test_a_later_epoch_proves_nothing_where_recoveries_raise_it(call: Call, data
         write(database, broker)
 
 
-@every_profile
-def test_a_copied_database(call: Call, postgres: PostgresDatabase, profile: Profile) -> None:
-    with cluster(profile) as broker:
-        heard = Heard(call, postgres, broker)
-        write(postgres, broker)
-        with postgres.aside.begin() as connection:
-            connection.execute(sa.text("UPDATE kafka_transaction_database SET made_in_database = '1'"))
-        assert heard.doctor() == {"moved-database"}
-        assert heard.recover().code == 1
-        assert heard.refusals() == {DatabaseMovedError}
-        heard.assert_a_pool_says("moved-database", DatabaseMovedError)
+def test_a_copied_database(call: Call, postgres: PostgresDatabase, emulator: Emulator) -> None:
+    heard = Heard(call, postgres, emulator)
+    write(postgres, emulator)
+    with postgres.aside.begin() as connection:
+        connection.execute(sa.text("UPDATE kafka_transaction_database SET made_in_database = '1'"))
+    assert heard.doctor() == {"moved-database"}
+    assert heard.recover().code == 1
+    assert heard.refusals() == {DatabaseMovedError}
+    heard.assert_a_pool_says("moved-database", DatabaseMovedError)
 
 
 @every_profile
-def test_no_write_on_the_id(call: Call, database: Database, profile: Profile) -> None:
+def test_no_write_on_the_id(call: Call, sqlite: SqliteDatabase, profile: Profile) -> None:
     rights = [
         ON_CLUSTER,
         Acl.allow(ME, AclOperation.ALL, ResourceType.TOPIC, TOPIC),
         Acl.allow(ME, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "*"),
     ]
     with cluster(profile, *rights) as broker:
-        heard = Heard(call, database, broker)
+        heard = Heard(call, sqlite, broker)
         assert heard.refusals() == {AuthorizationError}
         assert heard.doctor() == {"right to write"}
         done = heard.recover("--json", "--apply")
@@ -221,11 +219,11 @@ def test_no_write_on_the_id(call: Call, database: Database, profile: Profile) ->
 
 
 @every_profile
-def test_no_write_on_the_topic(call: Call, database: Database, profile: Profile) -> None:
+def test_no_write_on_the_topic(call: Call, sqlite: SqliteDatabase, profile: Profile) -> None:
     operations = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
     on_topic = [Acl.allow(ME, each, ResourceType.TOPIC, TOPIC) for each in operations]
     with cluster(profile, ON_CLUSTER, EVERY_ID, *on_topic) as broker:
-        heard = Heard(call, database, broker)
+        heard = Heard(call, sqlite, broker)
         (refused,) = heard.refusals()
         assert issubclass(refused, AbortableError)
         assert heard.doctor() == {"right to write"}

@@ -25,14 +25,19 @@ from tests.crash.sleeping import sleeping
 from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
-SCENARIOS = ("postgres", "sqlite", "psycopg", "asyncpg")
+SCENARIOS = ["postgres", "psycopg", *(pytest.param(name, marks=pytest.mark.proof) for name in ("sqlite", "asyncpg"))]
 EACH = pytest.mark.parametrize("scenario", SCENARIOS, indirect=True)
 
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
 UNDER_THE_LOCK = pytest.mark.parametrize(
     ("scenario", "has_written", "point"),
     [
-        *((scenario, False, point) for scenario in SCENARIOS for point in POINTS_UNDER_THE_LOCK),
+        *((scenario, False, point) for scenario in ("postgres", "psycopg") for point in POINTS_UNDER_THE_LOCK),
+        *(
+            pytest.param(scenario, False, point, marks=pytest.mark.proof)
+            for scenario in ("sqlite", "asyncpg")
+            for point in POINTS_UNDER_THE_LOCK
+        ),
         *(("psycopg", True, point) for point in POINTS_AFTER_LOCK),  # it is ready, and sends other statements
     ],
     indirect=["scenario"],

@@ -21,7 +21,7 @@ from dualwrite.errors import (
     UnsupportedByBrokerError,
 )
 from dualwrite.producer import Producer, ProducerState, TopicPartition
-from tests.producer.world import GROUP, PROFILES, World, world_of
+from tests.producer.world import GROUP, PROFILES, World, on_profile, world_of
 
 OF_V1 = ("AddPartitionsToTxn", "AddOffsetsToTxn")
 
@@ -89,7 +89,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 def cases(table: dict[str, list[int]]) -> pytest.MarkDecorator:
     rows = [
-        pytest.param(profile, api, code, id=f"{profile.value}-{api}-{code}")
+        on_profile(profile, api, code, id=f"-{api}-{code}")
         for profile in PROFILES
         for api, codes in table.items()
         for code in codes
@@ -205,7 +205,7 @@ def test_a_commit_that_took_effect_is_never_said_to_have_failed(world: World, ap
     assert world.offset() == 1
 
 
-@pytest.mark.parametrize("world", PROFILES, indirect=True, ids=lambda profile: profile.value)
+@pytest.mark.parametrize("world", map(on_profile, PROFILES), indirect=True)
 def test_a_takeover_between_a_commit_and_the_question_what_became_of_it(world: World) -> None:
     producer = world.ready()
     world.fault("EndTxn", DropReply())

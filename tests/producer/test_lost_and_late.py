@@ -21,7 +21,7 @@ from dualwrite.broker_emulator import (
 from dualwrite.broker_emulator.faults.actions import Action
 from dualwrite.errors import FatalError
 from dualwrite.producer import Producer, TopicPartition
-from tests.producer.world import GROUP, PROFILES, World, world_of
+from tests.producer.world import GROUP, PROFILES, World, on_profile, world_of
 
 # The requests of three transactions with two partitions and a position of a group, and which of its kind is hit.
 REQUESTS = [
@@ -60,7 +60,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def cases(actions: list[Action], *, every: bool) -> pytest.MarkDecorator:
     """(profile, request, which, action); the first request of each kind, or all listed ones."""
     rows = [
-        pytest.param(profile, api, skip, action, id=f"{profile.value}-{action!r}-{api}-{skip}")
+        on_profile(profile, api, skip, action, id=f"-{action!r}-{api}-{skip}")
         for profile in PROFILES
         for action in actions
         for api, skip in REQUESTS
@@ -135,7 +135,7 @@ def test_a_request_that_is_applied_when_everything_is_over(world: World, api: st
         assert world.committed() == ["0 left", "2 left", "last", "0 right", "2 right"]
 
 
-@pytest.mark.parametrize("world", PROFILES, indirect=True, ids=lambda profile: profile.value)
+@pytest.mark.parametrize("world", map(on_profile, PROFILES), indirect=True)
 def test_a_late_initialisation_fences_its_own_producer_and_that_is_said(world: World) -> None:
     """Kafka cannot tell it from a newer producer. The open transaction is not committed, and the next one goes on."""
     zombie = world.fault("InitProducerId", Duplicate(on_release=True))

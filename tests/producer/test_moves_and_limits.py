@@ -33,10 +33,10 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import Producer, ProducerState, TopicPartition
 from tests.producer.impatience import impatient
-from tests.producer.world import GROUP, PROFILES, World, world_of
+from tests.producer.world import GROUP, PROFILES, World, on_profile, world_of
 from tests.support.conditions import until
 
-EACH = pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.value)
+EACH = pytest.mark.parametrize("profile", map(on_profile, PROFILES))
 
 
 @pytest.fixture

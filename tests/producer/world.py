@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Fault, FaultHandle, Profile
 from dualwrite.broker_emulator.faults.actions import Action
 from dualwrite.producer import Producer
@@ -14,6 +17,14 @@ from tests.support.conditions import until
 from tests.support.topics import read_topic
 
 PROFILES = [Profile.KIP_939, Profile.KAFKA_4_3, Profile.KAFKA_3_9]
+
+
+def on_profile(profile: Profile, *others: Any, id: str = "") -> ParameterSet:
+    """Return the parameters of a case; on the profile between the other two, it is for `make proof` alone."""
+    marks = [pytest.mark.proof] if profile is Profile.KAFKA_4_3 else []
+    return pytest.param(profile, *others, id=f"{profile.value}{id}", marks=marks)
+
+
 GROUP = "readers"
 
 

@@ -40,15 +40,11 @@ def test_of_a_job_with_versions_only_higher_ones_are_written(spark: SparkSession
         rows = spark.range(2, numPartitions=2).select(sf.concat(sf.lit(f"{version}:"), "id").alias("value"))
         write(world, rows, jobId="daily", jobVersion=str(version))
 
-    written = [20261120, 20261121, 1_795_486_916_400]
-    for version in written:
+    for version in (20261121, 1_795_486_916_400, 20261121, 1_795_486_916_401):
         run(version)
-    for version in (20261121, 0, 1_795_486_916_400):
-        run(version)
+    written = (20261121, 1_795_486_916_400, 1_795_486_916_401)
     assert world.values() == sorted(f"{version}:{row}" for version in written for row in (0, 1))
     assert world.open_transactions() == []
-    run(1_795_486_916_401)
-    assert len(world.values()) == 8
 
 
 def test_a_job_without_an_id_is_another_one_each_time(spark: SparkSession, sqlite_world: SinkWorld) -> None:

@@ -186,6 +186,7 @@ PARAMETERS: Final = {
     "store": {"mariadb"},
     "cause": {"missing"},
     "cluster": {"tier 3", "tier 4"},
+    "open_style": {"psycopg-awaited", "sqlalchemy"},
 }
 """Of fixtures: the ids that only `make proof` runs."""
 
