@@ -276,15 +276,17 @@ def test_a_commit_needs_one_request_and_no_take_over(world: KafkaWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "expected"), [(DropReply(), COMMITTED), (DropRequest(), FAILED)], ids=["reply", "request"]
+    ("action", "expected", "max_block_ms"),
+    [(DropReply(), COMMITTED, 10_000), (DropRequest(), FAILED, 1_000)],
+    ids=["reply", "request"],
 )
 def test_a_commit_without_an_answer_is_repeated_by_the_next_one(
-    world: KafkaWorld, action: Any, expected: Ending
+    world: KafkaWorld, action: Any, expected: Ending, max_block_ms: int
 ) -> None:
     """If it was carried out, the coordinator says so."""
     claims = prepared(world, 2)
     world.faults.add(Fault(api="EndTxn", action=action, client_id="sink", count=None))
-    impatient = world.side(kafka__max__block__ms=3000, kafka__request__timeout__ms=500)
+    impatient = world.side(kafka__max__block__ms=max_block_ms, kafka__request__timeout__ms=500)
     assert endings(claims, impatient.end(claims, everything)) == [expected] * 2
     world.faults.clear()
     assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 2

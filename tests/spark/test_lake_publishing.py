@@ -31,12 +31,6 @@ from tests.spark.store_engines import engine_on, sqlite_engine
 P = PausePoint
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CommitStore]:
-    with engine_on(request.param, request, tmp_path) as engine:
-        yield new_store(engine)
-
-
 @pytest.fixture
 def sqlite_store(tmp_path: Path) -> Iterator[CommitStore]:
     with sqlite_engine(tmp_path) as engine:
@@ -48,9 +42,18 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
     return KINDS[request.param](tmp_path)
 
 
-@pytest.fixture
-def world(store: CommitStore, table: LakeTable) -> LakeWorld:
-    return LakeWorld(store, table)
+@pytest.fixture(
+    params=[
+        pytest.param(("sqlite", "delta"), id="sqlite-delta"),
+        pytest.param(("postgres", "iceberg"), id="postgres-iceberg"),
+        pytest.param(("sqlite", "iceberg"), id="sqlite-iceberg", marks=pytest.mark.proof),
+        pytest.param(("postgres", "delta"), id="postgres-delta", marks=pytest.mark.proof),
+    ]
+)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LakeWorld]:
+    database, kind = request.param
+    with engine_on(database, request, tmp_path) as engine:
+        yield LakeWorld(new_store(engine), KINDS[kind](tmp_path))
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def tier(request: pytest.FixtureRequest) -> Tier:
     return found
 
 
-@pytest.fixture(params=[False, True], ids=["new", "used"])
+@pytest.fixture(params=[pytest.param(False, id="new", marks=pytest.mark.proof), pytest.param(True, id="used")])
 def site(request: pytest.FixtureRequest, tier: Tier, tmp_path: Path) -> Iterator[RepairSite]:
     """Yield a sink whose ids are new to the broker, or have been used by a batch before."""
     with repair_site(tier, tmp_path) as made:

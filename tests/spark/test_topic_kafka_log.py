@@ -10,6 +10,7 @@ import pytest
 
 from dualwrite.broker_emulator import CloseBefore, DropReply, Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.client.log import partition_log
 from dualwrite.producer import Producer
 from spark_sink.attempt.states import Prepared
 from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkOptionError
@@ -87,7 +88,8 @@ def test_a_leader_that_moves(cluster: Emulator, log: KafkaLog, topic: str) -> No
     assert len(set(epochs)) > 3
 
 
-def test_an_offset_that_the_log_does_not_have(log: KafkaLog) -> None:
+def test_an_offset_that_the_log_does_not_have(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_log, "_SHOWN_WITHIN_S", 0.0)
     for name in "abcd":
         log.append(mark(name))
     log.delete_before(2)
@@ -128,7 +130,10 @@ def test_records_of_a_transaction_are_refused(cluster: Emulator, log: KafkaLog, 
         log.read(0, 0)
 
 
-def test_a_topic_that_is_missing_is_not_created_by_asking_for_it(cluster: Emulator, topic: str) -> None:
+def test_a_topic_that_is_missing_is_not_created_by_asking_for_it(
+    cluster: Emulator, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_log, "UNKNOWN_FOR_S", 0.0)
     store = TopicStore(kafka_log(cluster.bootstrap_servers, topic), create=False)
     with pytest.raises(SinkError, match=r"has no commit store.*init-store"):
         store.examine()
