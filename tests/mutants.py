@@ -306,7 +306,7 @@ MUTANTS: Final = (
         "unit/test_transaction_end.py",
     ),
     Mutant(
-        "dualwrite/recipes/psycopg/driver.py",
+        "dualwrite/recipes/psycopg/commit_message.py",
         "        connection.pgconn.consume_input()\n        connection.pgconn.consume_input()\n",
         "        connection.pgconn.consume_input()\n",
         "recipes/test_psycopg.py::test_a_connection_that_the_server_has_ended_gets_no_commit",

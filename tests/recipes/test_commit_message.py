@@ -337,6 +337,24 @@ def test_a_time_limit_that_ends_in_the_middle_of_it(scenario: Scenario, writer: 
     assert_rolled_back(scenario, writer, write)
 
 
+def test_a_connection_with_the_statements_of_another_client(
+    scenario: Scenario, writer: DualWriter, write: Write
+) -> None:
+    """A pooler that replaced the connection: psycopg's names stand for other statements there, which may succeed."""
+
+    def hook(connection: sa.Connection) -> None:
+        raw(connection, "DEALLOCATE ALL")
+        for number in range(10):
+            raw(
+                connection,
+                f"PREPARE _pg3_{number}(text, text, text, text, text, text) AS SELECT $1, $2, $3, $4, $5, $6",
+            )
+
+    with pytest.raises(sa.exc.ProgrammingError, match="does not exist"):
+        write(hook)
+    assert_rolled_back(scenario, writer, write)
+
+
 def test_a_conflict_that_is_found_in_commit(scenario: Scenario, writer: DualWriter) -> None:
     """Write skew: SERIALIZABLE refuses the last commit."""
     serializable = scenario.database.engine.execution_options(isolation_level="SERIALIZABLE")

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres import with_literals, write_and_commit
+from dualwrite.recipes.sql.postgres import WRITE, BeforeCommit, with_literals
 from dualwrite.recipes.sql.transaction_control import POSTGRES, statements_in
 
 PINNED = PinnedTables("shop", '"shop"', 4711)
@@ -30,7 +29,7 @@ def test_the_write_and_commit_are_two_statements(
 
 
 def test_what_a_parameter_holds_is_not_taken_for_another_parameter() -> None:
-    text = with_literals("SELECT :a, CAST(:b AS text), x::int, :a", a=":b", b=":a")
+    text = with_literals("SELECT :a, CAST(:b AS text), x::int, :a", {"a": ":b", "b": ":a"})
     assert text == "SELECT E':b', CAST(E':a' AS text), x::int, E':b'"
 
 
@@ -46,12 +45,5 @@ def test_an_empty_manifest_leaves_none() -> None:
 
 
 def written(transactional_id: str, manifest: str) -> str:
-    return write_and_commit(
-        PINNED,
-        transactional_id,
-        previous=PreparedTxnState(),
-        new=PreparedTxnState("42:7"),
-        manifest=manifest,
-        mark="aa",
-        token="aa",
-    )
+    values = {"id": transactional_id, "previous": "", "new": "42:7", "manifest": manifest or None}
+    return BeforeCommit(PINNED.sql(WRITE), {**values, "mark": "aa", "token": "aa"}).script

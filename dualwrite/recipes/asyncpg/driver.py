@@ -255,7 +255,7 @@ class AsyncpgCommitMessage(CommitMessage):
         raw = self.connection
         try:
             raw.add_log_listener(self._on_message)
-            assert_committed(await execute(raw, self._sql))
+            assert_committed(await execute(raw, self._script))
             self.was_committed = True
             if not _is_listening(raw, self._on_message):
                 self.was_given_up = True  # another task called reset(), which removes listeners: assume the worst

@@ -39,9 +39,10 @@ from dualwrite.recipes.sql.pinned_tables import (
     PinnedTables,
 )
 from dualwrite.recipes.sql.postgres import (
-    DURABLE_COMMIT,
     LOCATION,
+    MAKE_DURABLE,
     WITNESS,
+    BeforeCommit,
     new_mark,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
@@ -179,19 +180,19 @@ class PostgresTransaction(PostgresSteps):
         if self.is_idle:  # in autocommit mode a lock outside a transaction ends with its statement
             raise self._ended_past()
 
-    def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
-        self._deciding = self._message_class(self._raw, sql, self.mark, refusals)
+    def _commit_behind(self, before: BeforeCommit | None, refusals: Refusals, *, is_added: bool = False) -> None:
+        self._deciding = self._message_class(self._raw, before, self.mark, refusals)
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without a lock; once this transaction is committed, the content is durable."""
         self._transactional_id = transactional_id
-        self._commit_by(DURABLE_COMMIT, {})
+        self._commit_behind(MAKE_DURABLE, {})
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
 
     async def commit(self) -> None:
         if os.getpid() != self._process_id:
             self._assert_ours()
-        message: Any = self._deciding or self._message_class(self._raw, "COMMIT", self.mark, {})
+        message: Any = self._deciding or self._message_class(self._raw, None, self.mark, {})
         self.commit_was_sent = True
         try:
             sent = message.send()

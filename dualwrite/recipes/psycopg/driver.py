@@ -3,12 +3,12 @@
 Three things, each on one connection at a time:
 
 * `executed` executes a statement of ours without a cursor, but prepares it where psycopg would;
-* `PsycopgCommitMessage` sends a COMMIT that decides together with the write of the state, and waits for it without
-  cancelling it;
-* `mark_next_begin` makes the BEGIN that psycopg sends by itself set the mark of the transaction.
+* `commit_message.py` sends a COMMIT that decides together with the write of the state, and replaces
+  `connection.commit`;
+* `mark_next_begin` makes the BEGIN that psycopg sends by itself set the mark of the transaction, and replaces
+  `connection._start_query`.
 
-`PsycopgCommitMessage` replaces `connection.commit`, and `mark_next_begin` replaces `connection._start_query`.
-`tests/unit/test_psycopg_internals.py` fails when psycopg changes internals that this module relies on.
+`tests/unit/test_psycopg_internals.py` fails when psycopg changes internals that these rely on.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg import generators, pq, waiting
+from psycopg import generators, pq
 from psycopg._preparing import Prepare
 from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
-from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE, new_mark
-from dualwrite.recipes.sql.postgres_steps import CommitMessage, assert_committed
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE, new_mark
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -36,7 +34,7 @@ _COMMIT: Final = "commit"
 # ---- parts of psycopg without a public name ------------------------------------------------------------------------
 
 
-_NO_PIPELINE: Final = int(pq.PipelineStatus.OFF)  # as a number, as libpq returns it
+NO_PIPELINE: Final = int(pq.PipelineStatus.OFF)  # as a number, as libpq returns it
 
 
 def is_two_phase(connection: AnyConnection) -> bool:
@@ -59,7 +57,7 @@ def configure_function(pool: Any) -> Any:
 # A cursor takes four times as long for a statement, in Python. Its other features are left out here: adapters for
 # types, other result formats, and rows.
 
-_FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, as libpq returns it
+FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, as libpq returns it
 
 _ASCII: Final = "ascii"
 _UNKNOWN_TYPE: Final = 0  # the server infers it
@@ -74,14 +72,14 @@ Values = Mapping[str, str | bytes]
 def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
     """Send statements and yield until their responses arrive; return the last one. Raises psycopg's errors."""
     pgconn = connection.pgconn
-    pgconn.send_query(sql.encode(_ASCII) if sql.isascii() else _encoded(connection, sql))
+    pgconn.send_query(sql.encode(_ASCII) if sql.isascii() else encoded(connection, sql))
     answers: list[PGresult] = yield from generators.execute(pgconn)
-    if answers[-1].status == _FAILED:
-        raise _failure(connection, answers[-1])
+    if answers[-1].status == FAILED:
+        raise failure(connection, answers[-1])
     return answers[-1]
 
 
-def _failure(connection: AnyConnection, answer: PGresult) -> psycopg.Error:
+def failure(connection: AnyConnection, answer: PGresult) -> psycopg.Error:
     return psycopg.errors.error_from_result(answer, encoding=connection.info.encoding)
 
 
@@ -94,7 +92,7 @@ class _Numbered(NamedTuple):
 
 def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGresult]:
     """Execute one statement, prepared if the connection prepares statements; return its response, in text format."""
-    query, names = _with_numbers(sql, _ASCII if sql.isascii() else encoding_of(connection))
+    query, names = with_numbers(sql, _ASCII if sql.isascii() else encoding_of(connection))
     parameters: list[bytes] = []
     types: tuple[int, ...] = ()
     formats: Any = []
@@ -105,7 +103,7 @@ def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGres
             types += (_BYTEA,)
             formats.append(_BINARY_FORMAT)
         else:
-            parameters.append(value.encode(_ASCII) if value.isascii() else _encoded(connection, value))
+            parameters.append(value.encode(_ASCII) if value.isascii() else encoded(connection, value))
             types += (_UNKNOWN_TYPE,)
             formats.append(_TEXT_FORMAT)
     statement: Any = _Numbered(query, types)
@@ -117,28 +115,28 @@ def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGres
         if prepare is Prepare.SHOULD:
             pgconn.send_prepare(name, query, types)
             answers: list[PGresult] = yield from generators.execute(pgconn)
-            if answers[-1].status == _FAILED:
-                raise _failure(connection, answers[-1])
+            if answers[-1].status == FAILED:
+                raise failure(connection, answers[-1])
         pgconn.send_query_prepared(name, parameters, formats)
     key = prepared.maybe_add_to_cache(statement, prepare, name)
     answers = yield from generators.execute(pgconn)
     if key is not None:
         prepared.validate(key, prepare, name, answers)
-    if answers[-1].status == _FAILED:
-        raise _failure(connection, answers[-1])
+    if answers[-1].status == FAILED:
+        raise failure(connection, answers[-1])
     yield from prepared.maintain_gen(connection)
     return answers[-1]
 
 
 @lru_cache(maxsize=1024)
-def _with_numbers(sql: str, encoding: str) -> tuple[bytes, tuple[str, ...]]:
+def with_numbers(sql: str, encoding: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a statement whose parameters are written `:name` with `$1`, `$2` and so on, and their names in order."""
     names: dict[str, int] = {}
     numbered = _PARAMETER.sub(lambda found: f"${names.setdefault(found[1], len(names) + 1)}", sql)
     return numbered.encode(encoding), tuple(names)
 
 
-def _encoded(connection: AnyConnection, text: str) -> bytes:
+def encoded(connection: AnyConnection, text: str) -> bytes:
     """Return a text in the client encoding, in which ASCII means the same whichever it is."""
     return text.encode(encoding_of(connection))
 
@@ -197,115 +195,6 @@ def is_between_statements(connection: AnyConnection) -> bool:
         and not connection._pipeline  # noqa: SLF001
         and not connection.lock.locked()
     )
-
-
-# ---- a COMMIT that decides -----------------------------------------------------------------------------------------
-
-# With synchronous replication COMMIT waits for a standby after it took effect on the primary. A cancel request ends
-# that wait: the server reports success with a warning, and from then on other transactions can read data that a
-# failover would lose. psycopg sends such a request when a wait is interrupted. Here the connection is dropped instead.
-# The server then keeps waiting with the row locked, so that no transaction reads data that is not durable.
-
-
-WAIT_INTERVAL_S: Final = 0.1
-"""How often psycopg's wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
-
-
-class PsycopgCommitMessage(CommitMessage):
-    """A message that takes the place of `connection.commit()` inside a `with`."""
-
-    def __enter__(self) -> Self:
-        attributes = vars(self.connection)
-        self._of_connection = attributes.get(_COMMIT)
-        attributes[_COMMIT] = self.send
-        return self
-
-    def let_go(self) -> None:
-        attributes = vars(self.connection)
-        if attributes.get(_COMMIT) != self.send:
-            return
-        if self._of_connection is None:
-            del attributes[_COMMIT]
-        else:
-            attributes[_COMMIT] = self._of_connection
-
-    def send(self) -> Any:
-        """Commit as `connection.commit()` does, but never cancel it; do nothing when repeated.
-
-        Returns None, or an awaitable of it.
-        """
-        connection = self.connection
-        if isinstance(connection, psycopg.AsyncConnection):
-            return self._send_in_loop(connection)
-        with connection.lock:
-            try:
-                return waiting.wait(self._steps(), connection.pgconn.socket, interval=WAIT_INTERVAL_S)
-            except BaseException as error:
-                self._drop_if_interrupted(error)
-                raise
-
-    async def _send_in_loop(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        await connection.lock.acquire()  # `async with` would cost two more calls
-        try:
-            await waiting.wait_async(self._steps(), connection.pgconn.socket, interval=WAIT_INTERVAL_S)
-        except BaseException as error:
-            self._drop_if_interrupted(error)
-            raise
-        finally:
-            connection.lock.release()
-
-    def _drop_if_interrupted(self, error: BaseException) -> None:
-        if not isinstance(error, Exception):
-            self.connection.pgconn.finish()
-
-    def _steps(self) -> PQGen[None]:
-        if self.was_committed:
-            return
-        connection = self.connection
-        try:
-            assert_not_lost(connection)
-        except psycopg.Error:
-            self.was_refused = True
-            raise
-        connection.add_notice_handler(self._on_notice)
-        try:
-            status = (yield from answered(connection, self._sql)).command_status
-            assert_committed(None if status is None else status.decode())
-        except (psycopg.Error, TransactionDoomedError) as error:
-            self.raise_refusal(error)
-            raise
-        finally:
-            connection.remove_notice_handler(self._on_notice)
-        self.was_committed = True
-
-    def _on_notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        self.was_given_up |= notice.source_function == GIVEN_UP_IN
-
-
-def assert_not_lost(connection: AnyConnection) -> None:
-    """Raise psycopg.OperationalError, with the server's reason, if the connection is known to be lost.
-
-    A server that ends a connection sends the reason, which the first call reads; only the second call finds the end.
-    """
-    try:
-        connection.pgconn.consume_input()
-        connection.pgconn.consume_input()
-    except psycopg.OperationalError as error:
-        reasons: list[psycopg.Error] = []
-        connection.add_notice_handler(lambda notice: reasons.append(_error_of(notice)))
-        connection.pgconn.get_result()  # outside of a statement the reason is a notice
-        if not reasons:
-            raise
-        raise reasons[-1] from error
-
-
-def _error_of(notice: psycopg.errors.Diagnostic) -> psycopg.Error:
-    """Return the error that a notice describes; a notice can be read only while it is being handled."""
-    try:
-        kind = psycopg.errors.lookup(notice.sqlstate or "")
-    except KeyError:
-        kind = psycopg.OperationalError
-    return kind(notice.message_primary or "")
 
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------

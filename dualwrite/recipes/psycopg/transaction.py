@@ -15,10 +15,10 @@ from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
+from dualwrite.recipes.psycopg.commit_message import PsycopgCommitMessage
 from dualwrite.recipes.psycopg.connection_guard import IDLE, Watch, assert_can_begin, is_busy
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
-    PsycopgCommitMessage,
     Values,
     answered,
     begin_statement,

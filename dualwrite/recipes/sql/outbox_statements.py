@@ -20,7 +20,7 @@ from dualwrite.recipes.sql.outbox_steps import (
     gone,
 )
 from dualwrite.recipes.sql.pinned_tables import PinnedStatements, PinnedTables
-from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, BY_INDEX, IS_MARKED, LOCATION, RAISE, with_literals
+from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, BY_INDEX, IS_MARKED, LOCATION, RAISE, BeforeCommit
 
 _GONE_NUMBERS: Final = "CAST(CAST(:gone AS text) AS bigint[])"  # for asyncpg, which looks up the types of arrays
 _KEPT_NUMBERS: Final = "CAST(CAST(:kept AS text) AS bigint[])"
@@ -44,10 +44,10 @@ NOT_MARKED: Final = "23502"
 _DURABLE: Final = ("on", "remote_apply")
 """The values of synchronous_commit with which COMMIT waits for disk and standbys."""
 
-_COMMIT_IF_ADDED: Final = (
+_IF_ADDED: Final = (
     f"SELECT CAST(CASE WHEN EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {OF_ID} AND seq = {_BLOCK})"
     f" AND {IS_MARKED} THEN '1'"
-    f" ELSE '{ANOTHER_TRANSACTION} ' || :token END AS integer), {RAISE}; COMMIT"
+    f" ELSE '{ANOTHER_TRANSACTION} ' || :token END AS integer), {RAISE}"
 )
 WAIT_BRIEFLY: Final = "SELECT set_config('lock_timeout', '20ms', true)"
 """Limits how long `ADD_AGAIN` waits, while its transaction keeps the publisher waiting."""
@@ -132,13 +132,13 @@ MAY_VACUUM: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE o
 """Whether the role owns the table `:name`; for other tables VACUUM only logs a warning."""
 
 
-def commit_if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> str:
-    """Return a message that makes its COMMIT durable and commits, if a block is still added, in its transaction.
+def if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> BeforeCommit:
+    """Return a statement that makes COMMIT durable, if a block is still added, in its transaction.
 
-    Otherwise the server does not reach COMMIT, and its error quotes ANOTHER_TRANSACTION and the token.
+    Otherwise it fails, and the error quotes ANOTHER_TRANSACTION and the token.
     """
-    sql = pinned.sql(_COMMIT_IF_ADDED)
-    return with_literals(sql, id=transactional_id, seq=str(added.seq), mark=mark, token=token)
+    values = {"id": transactional_id, "seq": str(added.seq), "mark": mark, "token": token}
+    return BeforeCommit(pinned.sql(_IF_ADDED), values)
 
 
 class Place(NamedTuple):

@@ -12,10 +12,9 @@ import itertools
 import os
 import re
 from collections.abc import Mapping
-from functools import cache, lru_cache
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.pinned_tables import OID, PinnedTables, Query, assert_still_there
 
 # ---- the row lock ---------------------------------------------------------------------------------------------------
@@ -172,18 +171,14 @@ GIVEN_UP_IN: Final = "SyncRepWaitForLSN"
 
 # ---- statements without parameters ----------------------------------------------------------------------------------
 
-# Only a statement without parameters can be part of a message of several statements. Even alone it takes half as long
-# as one with parameters, nearly all of it in psycopg's Python code.
+# Only a statement without parameters can be part of a message of several statements.
 
 _pieces: Final = cache(re.compile(r"(?<!:):([a-z_]+)").split)
 
 
-def with_literals(sql: str, **values: str | None) -> str:
+def with_literals(sql: str, values: Mapping[str, str | None]) -> str:
     """Return a statement with literals in place of its parameters; None stands for NULL."""
-    return _filled(sql, {name: _literal(value) for name, value in values.items()})
-
-
-def _filled(sql: str, literals: Mapping[str, str]) -> str:
+    literals = {name: _literal(value) for name, value in values.items()}
     pieces = list(_pieces(sql))  # the text before a parameter, its name, the text behind it, and so on
     pieces[1::2] = map(literals.__getitem__, pieces[1::2])
     return "".join(pieces)
@@ -202,7 +197,7 @@ def _literal(text: str | None) -> str:
 # ---- the message of COMMIT ------------------------------------------------------------------------------------------
 
 NOT_AS_LOCKED: Final = "not as locked"
-"""Quoted in the server's error if `write_and_commit` found the row changed, or its lock gone."""
+"""Quoted in the server's error if `WRITE` found the row changed, or its lock gone."""
 
 ANOTHER_TRANSACTION: Final = "another transaction"
 """Quoted if the message reached another transaction than the one that set the mark."""
@@ -220,33 +215,18 @@ Fails if it does not write exactly one row, under the lock and in the transactio
 casting a text that names the reason and ends with `:token`.
 """
 
-DURABLE_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
-"""One message, so that no statement before COMMIT can lower the durability setting."""
+
+class BeforeCommit(NamedTuple):
+    """The statement in front of COMMIT in one message; if it fails, the server does not reach COMMIT."""
+
+    sql: str
+    values: Mapping[str, str | None] = {}
+
+    @property
+    def script(self) -> str:
+        """The message as one text, without parameters."""
+        return f"{with_literals(self.sql, self.values)}; COMMIT"
 
 
-def write_and_commit(
-    pinned: PinnedTables,
-    transactional_id: str,
-    *,
-    previous: PreparedTxnState,
-    new: PreparedTxnState,
-    manifest: str,
-    mark: str,
-    token: str,
-) -> str:
-    """Return a message of `WRITE` and COMMIT, which the server does not reach if `WRITE` fails."""
-    return _write_and_commit_of(pinned, transactional_id) % {
-        "previous": f"'{previous}'",  # digits and a colon, as `new`; mark and token are hexadecimal digits
-        "new": f"'{new}'",
-        "manifest": _literal(manifest or None),
-        "mark": f"'{mark}'",
-        "token": f"'{token}'",
-    }
-
-
-@lru_cache(maxsize=1024)
-def _write_and_commit_of(pinned: PinnedTables, transactional_id: str) -> str:
-    """Return the message of an id, with the rest of its literals still to be formatted into it."""
-    rest = {name: f"%({name})s" for name in ("previous", "new", "manifest", "mark", "token")}
-    sql = pinned.sql(f"{WRITE}; COMMIT").replace("%", "%%")
-    return _filled(sql, {"id": _literal(transactional_id).replace("%", "%%"), **rest})
+MAKE_DURABLE: Final = BeforeCommit(f"SELECT {RAISE}")
+"""Right in front of COMMIT, so that no other statement can lower the durability setting."""

@@ -33,10 +33,11 @@ from dualwrite.recipes.sql.outbox_statements import (
     NOT_MARKED,
     WAIT_BRIEFLY,
     PostgresOutbox,
-    commit_if_added,
+    if_added,
     place_of,
 )
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements, Query, table_replaced
+from dualwrite.recipes.sql.postgres import BeforeCommit
 
 ResultT = TypeVar("ResultT")
 
@@ -90,8 +91,8 @@ class PostgresSteps(ABC):
         """Note that the transaction was ended unseen by the dual write, and return the error."""
 
     @abstractmethod
-    def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
-        """Let COMMIT be sent by this message, which ends in it. `is_added`: the block's records are in the outbox."""
+    def _commit_behind(self, before: BeforeCommit | None, refusals: Refusals, *, is_added: bool = False) -> None:
+        """Let COMMIT be sent behind a statement, in one message. `is_added`: the block's records are in the outbox."""
 
     @property
     def has_hooks(self) -> bool:
@@ -163,16 +164,16 @@ class PostgresSteps(ABC):
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None:
-        sql = postgres.write_and_commit(
-            self._pin.located,
-            transactional_id,
-            previous=previous,
-            new=new,
-            manifest=manifest,
-            mark=self.mark,
-            token=self.token,
-        )
-        self._commit_by(sql, self.refusals(transactional_id, previous))
+        values = {
+            "id": transactional_id,
+            "previous": str(previous),
+            "new": str(new),
+            "manifest": manifest or None,
+            "mark": self.mark,
+            "token": self.token,
+        }
+        before = BeforeCommit(self._pin.sql(postgres.WRITE), values)
+        self._commit_behind(before, self.refusals(transactional_id, previous))
 
     def refusals(self, transactional_id: str, previous: PreparedTxnState) -> Refusals:
         def not_held() -> Exception:
@@ -199,11 +200,11 @@ class PostgresSteps(ABC):
         place = place_of(str(row[0]), content)
         if self._must_be_in is not None and place.location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
-        sql = "COMMIT" if place.is_durable else postgres.DURABLE_COMMIT
+        before = None if place.is_durable else postgres.MAKE_DURABLE
         if self.has_hooks:  # which may undo it
             tables, mark, token = self._pin.located, self.mark, self.token
-            sql = commit_if_added(tables, transactional_id, place.added, mark=mark, token=token)
-        self._commit_by(sql, {postgres.ANOTHER_TRANSACTION: self._ended_past}, is_added=True)
+            before = if_added(tables, transactional_id, place.added, mark=mark, token=token)
+        self._commit_behind(before, {postgres.ANOTHER_TRANSACTION: self._ended_past}, is_added=True)
         return place.added
 
     # -- the other tables ---------------------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ IN_FAILED_TRANSACTION: Final = "25P02"
 """The SQLSTATE of a statement that was refused because an earlier one has failed."""
 
 _INVALID_TEXT: Final = "22P02"
-"""The SQLSTATE of a failed cast, such as those of `write_and_commit`."""
+"""The SQLSTATE of a failed cast, such as that of `postgres.WRITE`."""
 
 
 class CommitMessage:
@@ -265,9 +266,9 @@ class CommitMessage:
     `refusals` are errors, by the texts that the server quotes, followed by `token`, if it did not reach COMMIT.
     """
 
-    def __init__(self, connection: Any, sql: str, token: str, refusals: Refusals) -> None:
+    def __init__(self, connection: Any, before: BeforeCommit | None, token: str, refusals: Refusals) -> None:
         self.connection = connection
-        self._sql = sql
+        self._before = before
         self._token = token
         self._refusals = refusals
         self.was_committed = False
@@ -275,6 +276,10 @@ class CommitMessage:
         """Whether the server is known not to have reached COMMIT."""
         self.was_given_up = False
         """Whether the server gave up waiting for a synchronous standby but still reported success."""
+
+    @property
+    def _script(self) -> str:
+        return "COMMIT" if self._before is None else self._before.script
 
     def __enter__(self) -> Self:
         return self
@@ -333,7 +338,7 @@ class MessageBeforeCommit(CommitMessage):
             return
         cursor = dbapi_connection.cursor()
         try:
-            cursor.execute(self._sql)
+            cursor.execute(self._script)
             assert_committed(getattr(cursor, "statusmessage", "COMMIT"))
         except Exception as error:
             pass_on_signal(error)

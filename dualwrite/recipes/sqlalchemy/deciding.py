@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dualwrite.recipes.core.database_errors import is_conflict as is_conflict, sqlstate_of as sqlstate_of
 from dualwrite.recipes.core.store import wait_given_up
 from dualwrite.recipes.sql.postgres import (
-    DURABLE_COMMIT,
+    MAKE_DURABLE,
     LOCK_NOT_AVAILABLE as LOCK_NOT_AVAILABLE,
     RAISE,
     WITNESS_MESSAGE,
@@ -77,7 +77,7 @@ def decision_on(connection: sa.Connection, engine: sa.Engine) -> SqlAlchemyTrans
 
     work = SqlAlchemyTransaction(connection, engine, RecordBuffer(), owned=True)
     if work.connection.dialect.name == "postgresql":
-        work.decides_by(commit_message(work.connection, DURABLE_COMMIT, "", {}))
+        work.decides_by(commit_message(work.connection, MAKE_DURABLE, "", {}))
     else:
         work.decides()
     return work

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.store import ended_past
-from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE, BeforeCommit
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit, Refusals
 from dualwrite.recipes.sqlalchemy.own_statements import own_text
 
@@ -61,23 +61,25 @@ async def here(function: Callable[[], ResultT]) -> ResultT:
 # ---- a COMMIT that decides ------------------------------------------------------------------------------------------
 
 
-def commit_message(connection: sa.Connection, sql: str, token: str, refusals: Refusals) -> CommitMessage:
+def commit_message(
+    connection: sa.Connection, before: BeforeCommit | None, token: str, refusals: Refusals
+) -> CommitMessage:
     """Return the message for the driver of a Connection. Imports drivers late: they may not be installed."""
     driver, of = driver_connection(connection), connection.dialect.driver
     if of in DRIVERS_THAT_MARK:
-        from dualwrite.recipes.psycopg.driver import PsycopgCommitMessage
+        from dualwrite.recipes.psycopg.commit_message import PsycopgCommitMessage
 
-        return PsycopgCommitMessage(driver, sql, token, refusals)
+        return PsycopgCommitMessage(driver, before, token, refusals)
     if of == "asyncpg":
         from dualwrite.recipes.asyncpg.driver import AsyncpgCommitMessage
 
-        return AsyncpgCommitMessage(driver, sql, token, refusals)
-    return MessageBeforeCommit(None, sql, token, refusals)
+        return AsyncpgCommitMessage(driver, before, token, refusals)
+    return MessageBeforeCommit(None, before, token, refusals)
 
 
 def deciding(connection: sa.Connection) -> CommitMessage:
     """Return a context in which COMMIT on a Connection is not cancelled, and the server's warnings are noted."""
-    return commit_message(connection, "COMMIT", "", {})
+    return commit_message(connection, None, "", {})
 
 
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------

@@ -149,8 +149,10 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     def has_hooks(self) -> bool:
         return self._transaction.has_hooks
 
-    def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
-        message = commit_message(self._connection, sql, self.token, refusals)
+    def _commit_behind(
+        self, before: postgres.BeforeCommit | None, refusals: Refusals, *, is_added: bool = False
+    ) -> None:
+        message = commit_message(self._connection, before, self.token, refusals)
         self._transaction.decides_by(message, is_added=is_added)
 
     async def witness(self, transactional_id: str) -> str | None:
