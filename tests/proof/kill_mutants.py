@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.proof.explore import Explorer
-from tests.proof.mutants import EQUIVALENTS, MUTANTS, OPEN, OUTSIDE, AnySpace, Mutant
+from tests.proof.mutants import MUTANTS, AnySpace, Mutant
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "internals" / "mutants.md"
@@ -104,7 +104,7 @@ def _anywhere(mutant: Mutant) -> tuple[AnySpace, Kill]:
 
 
 def table(kills: Sequence[tuple[Mutant, Kill]]) -> str:
-    """Return the table of the mutants, and that of the equivalent ones, in Markdown."""
+    """Return the table of the mutants in Markdown."""
     lines = [
         "| mutant | in | what it takes away | found in | states | depth | what is found |",
         "|---|---|---|---|---|---|---|",
@@ -117,14 +117,6 @@ def table(kills: Sequence[tuple[Mutant, Kill]]) -> str:
         lines.append(
             f"| {mutant.name} | {where} | {mutant.stands_for} | {mutant.space.name} | {states} | {depth} | {found} |"
         )
-    others = (
-        ("Equivalent, and not counted", EQUIVALENTS),
-        ("Outside of this world", OUTSIDE),
-        ("Neither found nor explained", OPEN),
-    )
-    for title, mutants in others:
-        lines += ["", f"{title}:", "", "| mutant | why it is not found |", "|---|---|"]
-        lines += [f"| {each.name} | {each.why} |" for each in mutants]
     return "\n".join(lines)
 
 
