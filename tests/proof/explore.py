@@ -221,7 +221,6 @@ def main() -> None:
     parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
     parser.add_argument("--services", type=int, default=0, help="processes that carry out a round of recovery")
     parser.add_argument("--pools", action="store_true", help="each process has a pool, and they share its ids")
-    parser.add_argument("--two-primaries", action="store_true", help="an old primary that is cut off still locks rows")
     parser.add_argument("--story", type=Path, help="where to write the story of what is wrong, as JSON lines")
     given = parser.parse_args()
     budget = Budget(**_numbers(given.faults))
@@ -239,7 +238,6 @@ def main() -> None:
         recoveries=given.recoveries,
         services=given.services,
         pools=given.pools,
-        two_primaries=given.two_primaries,
     )
     began_s = time.monotonic()
     found = explored(setting, given.states)

@@ -140,8 +140,7 @@ class OutboxRules(Rules):
         if mine is None:
             yield f"P{number} finds its connection gone", self._answer(world, number, None)
             return
-        others = (txn for txn in world.txns if txn is not mine and (txn.cut_off is None) is (mine.cut_off is None))
-        found = any(has_added(txn.outbox, request.seq) for txn in others)
+        found = any(has_added(txn.outbox, request.seq) for txn in world.txns if txn is not mine)
         if not found or not self.knows_of(world, number, request):
             yield f"P{number} adds a block again: it is being added: {found}", self._answer(world, number, found)
         if world.budget.give_ups and not world.is_settling:

@@ -1,6 +1,6 @@
 """Replay a story against a real broker emulator and a real Postgres, with the code that ships in real processes.
 
-python -m tests.proof.replay FILE [--write-test PATH]
+python -m tests.proof.replay FILE
 
 The model goes beside it, step by step: it has the requests of each process, and the required result of each step. After
 each step the row, the table, the log, the coordinator and the callers' results are compared. The story of a mended
@@ -11,11 +11,9 @@ the story's order and has the story's faults. At the end everything goes on with
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import re
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -27,7 +25,6 @@ from dualwrite.broker_emulator.handles import HeldPoint
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.client import messages as m
-from dualwrite.testing.postgres import PostgresServer
 from tests.interop.wire import Identity, Wire
 from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS
 from tests.proof.kafka_requests import TOPIC, EndOf, Produce, RecordsOf, RepairOf, WriteMarker
@@ -84,7 +81,7 @@ class Replayed(NamedTuple):
     wrong_on_real_servers: str | None
 
 
-NOT_REPLAYED: Final = ("recoveries", "services", "pools", "two_primaries")
+NOT_REPLAYED: Final = ("recoveries", "services", "pools")
 """Features of settings that cannot be replayed."""
 
 
@@ -488,65 +485,10 @@ def replay(story: Story, servers: Servers, network: Network, seed: int = 0) -> R
         return stage.follow([brief(step.sentence) for step in story.steps], seed)
 
 
-def assert_holds(setting: Setting, lines: Iterable[str], server: PostgresServer) -> None:
-    """Replay the story of a mended mistake, and assert that nothing is wrong any more."""
-    with Network() as network, Servers(server) as servers, Replay(setting, servers, network) as stage:
-        replayed = stage.follow(lines)
-        assert replayed.wrong_on_real_servers is None, stage.told()
-        assert replayed.wrong_in_the_model is None, stage.told()
-
-
-_TEST: Final = '''"""Found by the search: {wrong}.
-
-{told}
-"""
-
-from __future__ import annotations
-
-from dualwrite.testing.postgres import PostgresServer
-from tests.proof.replay import assert_holds
-from tests.proof.story import Setting
-from tests.proof.world import Budget
-
-SETTING = {setting}
-
-STEPS = (
-{steps}
-)
-
-
-def test_it_holds(postgres_server: PostgresServer) -> None:
-    assert_holds(SETTING, STEPS, postgres_server)
-'''
-
-
-def written_test(story: Story) -> str:
-    """Return a test file with the story inside: it replays the story and asserts that nothing is wrong."""
-    assert story.setting is not None
-    budget = {name: count for name, count in story.setting.budget._asdict().items() if count}
-    given = story.setting._asdict() | {"budget": f"Budget({_arguments(budget)})"}
-    steps = "\n".join(f"    {json.dumps(brief(step.sentence))}," for step in story.steps)
-    told = "\n".join(_wrapped(str(story).splitlines()[:-1]))
-    defaults = Setting._field_defaults
-    given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
-    setting = ", ".join(f"{name}={value if name == 'budget' else repr(value)}" for name, value in given.items())
-    return _TEST.format(wrong=story.wrong, told=told, setting=f"Setting({setting})", steps=steps)
-
-
-def _arguments(given: dict[str, int]) -> str:
-    return ", ".join(f"{name}={count}" for name, count in given.items())
-
-
-def _wrapped(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        yield from textwrap.wrap(line, 118, subsequent_indent=" " * 13, drop_whitespace=False) or [""]
-
-
 def main() -> None:
     """Replay the story in a file, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("story", type=Path, help="as written by tests.proof.explore --story")
-    parser.add_argument("--write-test", type=Path, help="where to write a test with the story inside")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     story = read_story(given.story.read_text().splitlines())
@@ -557,9 +499,6 @@ def main() -> None:
         print(f"not taken: {line}")
     print(f"in the model:    {replayed.wrong_in_the_model or 'nothing is wrong'}")
     print(f"on real servers: {replayed.wrong_on_real_servers or 'nothing is wrong'}")
-    if given.write_test is not None:
-        given.write_test.write_text(written_test(story))
-        print(f"{given.write_test} asserts that nothing is")
 
 
 if __name__ == "__main__":

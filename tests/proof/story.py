@@ -93,7 +93,6 @@ STEPS: Final = (
     _kind(Fate.LAPSED, r"the lease of \S+-\d+ expires(, whose owner is dead)?", DATABASE, DATABASE),
     _kind(Fate.MAINTAINED, _P + r"'s background (?P<asks>.*)", receiver="P{p}"),
     _kind(Fate.ANSWERED, _P + r" (?P<asks>reads the row without its lock|finds the row locked)", receiver=DATABASE),
-    _kind(Fate.LOST, _P + r"'s (?P<asks>COMMIT) waits for the standby that took over, .*", receiver=DATABASE),
     _kind(Fate.ANSWERED, _P + r" (?P<asks>makes what it read durable)", receiver=DATABASE),
     _kind(Fate.ANSWERED, _P + r" (?P<asks>finds '.*' on another connection)", receiver=DATABASE),
     _kind(Fate.GIVEN_UP, _P + r" (?P<asks>waits in vain for the standby)", receiver=DATABASE),
@@ -184,7 +183,6 @@ class Setting(NamedTuple):
     recoveries: int = 0
     services: int = 0
     pools: bool = False
-    two_primaries: bool = False
 
     @property
     def profile(self) -> Profile:
@@ -203,7 +201,6 @@ class Setting(NamedTuple):
             recoveries=self.recoveries,
             services=self.services,
             fails_over=self.budget.failovers > 0,
-            two_primaries=self.two_primaries,
             pools=self.pools,
         )
 

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.proof.explore import Explorer, Found
 from tests.proof.kafka_model import OLD_GROUPS, PROFILES, UPGRADED, Profile
 from tests.proof.shape import ONE_RECORD, Shape
 from tests.proof.world import Budget, Rules
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence thousands of log lines."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def search(

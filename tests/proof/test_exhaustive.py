@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.proof.spaces import LARGE, SMALL, Space
 
 pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence millions of log lines."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def assert_nothing_wrong(space: Space) -> None:

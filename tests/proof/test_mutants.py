@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.proof.kill_mutants import BEGIN, END, PAGE, ROOT, kill
@@ -18,14 +15,6 @@ _MOST_STATES = 100_000
 """More states than most mutants take. `test_exhaustive.py` searches larger spaces."""
 
 _SPACES = sorted({mutant.space for mutant in MUTANTS}, key=lambda space: space.name)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence millions of log lines."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def named(name: str) -> Mutant:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -75,14 +74,6 @@ LARGE: Final = (
     both_ways(1, Budget(outages=1))._replace(rounds=0),
     *(space for tier in PROFILES for space in with_both_ways(tier, 1) if space.is_diverted and space.written == _ONE),
 )
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence millions of log lines."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def assert_nothing_wrong(space: OutboxSpace) -> None:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.proof.kafka_model import PROFILES
 from tests.proof.producers import ProducerSpace
 
 pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence thousands of log lines."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def assert_nothing_wrong(tier: int, *ends: tuple[str, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
@@ -34,14 +33,6 @@ SETTINGS: Final = (
 def _name(setting: Setting) -> str:
     faults = "-".join(name for name, count in setting.budget._asdict().items() if count)
     return f"tier{setting.tier}-{faults}"
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence millions of log lines."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

@@ -5,15 +5,13 @@ Each step is compared: the row, the application's table, the log, the coordinato
 
 from __future__ import annotations
 
-import ast
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dualwrite.testing.postgres import PostgresServer
-from tests.proof.replay import written_test
+from tests.proof.replay import replay
 from tests.proof.replay_network import Network
 from tests.proof.replay_samples import Sample, samples
 from tests.proof.replay_servers import Servers
@@ -34,15 +32,8 @@ FEW = [sample for seed, (tier, fault) in enumerate(_FEW_FAULTS) for sample in sa
 _OF_OUTAGES = {Fate.AWAY, Fate.OUTAGE, Fate.BACK, Fate.DELETED, Fate.MOMENT}
 _OF_DATABASES_AND_POOLS = {Fate.FAILED_OVER, Fate.RESTORED, Fate.LAPSED, Fate.MAINTAINED}
 _NOT_REPLAYED = {Fate.MOVED, Fate.UPGRADED} | _OF_OUTAGES | _OF_DATABASES_AND_POOLS
+STORIES = sorted(Path(__file__).with_name("stories").glob("*.jsonl"))
 MANY = [sample for tier in (1, 2, 3, 4) for sample in samples(tier, 45, seed=100 * tier)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence log lines about deliberate faults."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +60,13 @@ def test_model_and_servers_agree_in_many_histories(sample: Sample, servers: Serv
 
 def assert_agreed(sample: Sample, servers: Servers, network: Network) -> None:
     replayed = sample.replay(servers, network)
+    assert replayed.wrong_in_the_model is None
+    assert replayed.wrong_on_real_servers is None
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_the_story_of_a_mended_mistake_is_right_now(path: Path, servers: Servers, network: Network) -> None:
+    replayed = replay(read_story(path.read_text().splitlines()), servers, network)
     assert replayed.wrong_in_the_model is None
     assert replayed.wrong_on_real_servers is None
 
@@ -110,12 +108,3 @@ def test_the_short_line_of_a_step_says_its_fate_and_its_process() -> None:
         read = wanted(brief(step.sentence))
         assert read.fate is kind_of(step.sentence).fate
         assert read.process is None or f"P{read.process}" in step.sentence
-
-
-def test_a_written_test_has_the_story_inside() -> None:
-    story = a_story()
-    text = written_test(story)
-    *_, steps, _ = ast.parse(text).body
-    assert isinstance(steps, ast.Assign)
-    assert ast.literal_eval(steps.value) == tuple(brief(step.sentence) for step in story.steps)
-    assert max(map(len, text.splitlines())) <= 120

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -13,13 +12,6 @@ from tests.proof.symmetry import Symmetry
 from tests.proof.world import Budget, Rules, World
 
 _WRITTEN: Final = ((b"a1",), (b"b1",))
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def reached(rules: Rules, budget: Budget, key: Callable[[World], int]) -> dict[int, World]:

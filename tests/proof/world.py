@@ -80,7 +80,6 @@ _FEW: Final = 2
 """So many processes are not merged: exchanging them takes longer than visiting twice as many states."""
 
 _MOST_LATE: Final = 3
-_MOST_SLOTS: Final = 6
 _SETTLING_TRIES: Final = 4
 _READS: Final = (EndOf, RecordsOf, RepairOf, DescribeTransaction, AskFeatures)
 _POLLS: Final = 3
@@ -145,8 +144,6 @@ class Txn(NamedTuple):
     inserted: tuple[bytes, ...] = ()
     is_committing: bool = False
     """Whether its COMMIT is on the way, and no process waits for it."""
-    cut_off: tuple[str, str] | None = None
-    """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
     held: tuple[Held, ...] = ()
     """Its changes of the rows of other ids of a pool."""
     outbox: Changes = NO_CHANGES
@@ -227,15 +224,12 @@ class Rules:
         recoveries: int = 0,
         services: int = 0,
         fails_over: bool = False,
-        two_primaries: bool = False,
         pools: bool = False,
     ) -> None:
         """`is_plain`: the values are transactions of a `Producer` without a database; those with an x are aborted.
 
         `recoveries`: how many processes call recover() beside those that write; `services`, how many are services.
-        `two_primaries`: after a failover the old primary may still lock rows, which no promise of a dual write covers.
         """
-        self._two_primaries = two_primaries
         self._pools = pools
         self._recoveries = recoveries
         self._services = services
@@ -357,20 +351,20 @@ class Rules:
         if txn is None:
             yield f"P{number} finds its connection gone", self._answer(world, number, None)
         elif isinstance(request, Read) or txn.is_locked:
-            row = txn.row or txn.cut_off or world.row
+            row = txn.row or world.row
             yield f"P{number} reads the row under its lock", self._answer(world, number, row)
-        elif _is_free(world, txn):
+        elif _is_free(world):
             locked = replaced(world, txn, txn._replace(is_locked=True))
-            yield f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
+            yield f"P{number} locks the row and reads it", self._answer(locked, number, world.row)
 
     def _locks_in_time(self, world: World, number: int, request: LockInTime) -> Step:
         txn = self._txn(world, number, request.number)
         if txn is None:
             return f"P{number} finds its connection gone", self._answer(world, number, None)
-        if not _is_free(world, txn):
+        if not _is_free(world):
             return f"P{number} finds the row locked", self._answer(world, number, False)
         locked = replaced(world, txn, txn._replace(is_locked=True))
-        return f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
+        return f"P{number} locks the row and reads it", self._answer(locked, number, world.row)
 
     def _changes_leases(self, world: World, number: int, request: OnLeases) -> Iterator[Step]:
         result, leases = executed(world.leases, slots_of(world.beside), _owner(world, number), request)
@@ -386,10 +380,6 @@ class Rules:
         txn = self._txn(world, number, request.number)
         if txn is None:
             yield f"P{number} finds its connection gone at COMMIT", self._answer(world, number, KNOWN_GONE)
-            return
-        if txn.cut_off is not None:
-            text = f"P{number}'s COMMIT waits for the standby that took over, until its connection ends"
-            yield text, self._answer(replaced(world, txn, None), number, None)
             return
         done = _committed(world, txn, confirmed=True)
         yield f"P{number} commits the database", self._answer(done, number, True)
@@ -555,7 +545,7 @@ class Rules:
             case Commit():
                 committing = self._txn(world, number, request.number)
                 yield f"{name} is killed, and its COMMIT lost", self._restarted(poorer, number)
-                if committing is not None and committing.cut_off is None:
+                if committing is not None:
                     done = _committed(_with_added(poorer, committing), committing)
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
@@ -654,19 +644,14 @@ class Rules:
             yield text, world._replace(leases=lapsed(world.leases, lease))
 
     def _goes_back(self, world: World) -> Iterator[Step]:
-        """Yield the failovers and restores. They end all connections, except perhaps those to an old primary."""
+        """Yield the failovers and restores. They end all connections."""
         if not (world.budget.failovers or world.budget.restores):
             return
         now = _now(world)
         if world.budget.failovers:
-            on_old = tuple(txn._replace(cut_off=world.row) for txn in world.txns if not txn.is_committing)
             for state, past in failovers(world.past, now):
                 lost = sorted(now.table - state.table)
-                after = _gone_back(spend(world, failovers=1), state, past)
-                yield f"a standby takes over, without {lost}", after
-                if on_old and self._two_primaries:
-                    text = f"a standby takes over, without {lost}, and the old primary lives on"
-                    yield text, after._replace(txns=on_old)
+                yield f"a standby takes over, without {lost}", _gone_back(spend(world, failovers=1), state, past)
         if world.budget.restores:
             for state, past in restores(world.past, now):
                 told = past._replace(must_tell=self._must_tell(world, state, past))
@@ -1059,10 +1044,8 @@ def _with_added(world: World, txn: Txn) -> World:
     return world._replace(txns=tuple(sorted((*world.txns, txn))))
 
 
-def _is_free(world: World, txn: Txn) -> bool:
-    """Return whether the row is unlocked on the primary to which a transaction is connected."""
-    is_cut_off = txn.cut_off is not None
-    return not any(other.is_locked for other in world.txns if (other.cut_off is not None) is is_cut_off)
+def _is_free(world: World) -> bool:
+    return not any(txn.is_locked for txn in world.txns)
 
 
 def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
