@@ -34,331 +34,268 @@ class Mutant(NamedTuple):
     """Whether only `make proof` runs a test that sees it."""
 
 
-_CORE = "dualwrite/recipes/core/"
-_CLIENT = "dualwrite/client/transactions/"
-_LOG = "dualwrite/client/log/"
-_BROKER = "dualwrite/broker_emulator/"
-_COORDINATOR = f"{_BROKER}transactions/coordinator.py"
-_TRANSITIONS = f"{_BROKER}transactions/transitions.py"
-_PRODUCERS = f"{_BROKER}log/producer_state.py"
-_STABLE = f"{_BROKER}log/last_stable_offset.py"
+_LAST_STABLE_OFFSET: Final = "dualwrite/broker_emulator/log/last_stable_offset.py"
+_PRODUCER_STATE: Final = "dualwrite/broker_emulator/log/producer_state.py"
+_TRANSACTIONS_COORDINATOR: Final = "dualwrite/broker_emulator/transactions/coordinator.py"
+_TRANSITIONS: Final = "dualwrite/broker_emulator/transactions/transitions.py"
+_CALLS: Final = "dualwrite/client/admin/calls.py"
+_TRANSACTION_END: Final = "dualwrite/client/log/transaction_end.py"
+_INITIALISATION: Final = "dualwrite/client/transactions/initialisation.py"
+_MANIFEST: Final = "dualwrite/client/transactions/manifest.py"
+_RECOVERY: Final = "dualwrite/client/transactions/recovery.py"
+_BY_ROW: Final = "dualwrite/decisions/by_row.py"
+_CORE_COMPLETION: Final = "dualwrite/recipes/core/completion.py"
+_CORE_COORDINATOR: Final = "dualwrite/recipes/core/coordinator.py"
+_OWNED_ID: Final = "dualwrite/recipes/core/owned_id.py"
+_PUBLISHING: Final = "dualwrite/recipes/core/publishing.py"
+_CORE_REPAIR: Final = "dualwrite/recipes/core/repair.py"
+_STEPS: Final = "dualwrite/recipes/core/steps.py"
+_STORED_BLOCKS: Final = "dualwrite/recipes/core/stored_blocks.py"
+_COMMIT_MESSAGE: Final = "dualwrite/recipes/psycopg/commit_message.py"
+_LOG_ENDS: Final = "dualwrite/recipes/recovery/log_ends.py"
+_PLAN: Final = "dualwrite/recipes/recovery/plan.py"
+_POSTGRES: Final = "dualwrite/recipes/sql/postgres.py"
+_TRANSACTION: Final = "dualwrite/recipes/sqlalchemy/transaction.py"
+_DRIVER_COMPLETION: Final = "spark_sink/driver/completion.py"
+_DRIVER_REPAIR: Final = "spark_sink/driver/repair.py"
+_COMMIT_STORE: Final = "spark_sink/store/commit_store.py"
+_RULES: Final = "spark_sink/store/rules.py"
 
 MUTANTS: Final = (
     # decisions
+    Mutant(_BY_ROW, "if row == ongoing else", "if row != ongoing else", "recipes/test_decisions.py"),
+    Mutant(_BY_ROW, "if row == previous:", "if row == previous and False:", "recipes/test_decisions.py"),
     Mutant(
-        "dualwrite/decisions/by_row.py", "if row == ongoing else", "if row != ongoing else", "recipes/test_decisions.py"
-    ),
-    Mutant(
-        "dualwrite/decisions/by_row.py",
-        "if row == previous:",
-        "if row == previous and False:",
-        "recipes/test_decisions.py",
-    ),
-    Mutant(
-        "dualwrite/recipes/recovery/plan.py",
+        _PLAN,
         "Row.FREE: (_A.COMMIT, _A.ABORT,",
         "Row.FREE: (_A.COMMIT, _A.COMMIT,",
         "recovery/test_plan.py recovery/test_service.py",
     ),
     Mutant(
-        "dualwrite/recipes/recovery/plan.py",
+        _PLAN,
         "Row.HELD: (_A.IN_USE, _A.IN_USE,",
         "Row.HELD: (_A.IN_USE, _A.ABORT,",
         "recovery/test_plan.py recovery/test_service.py",
     ),
     Mutant(
-        f"{_CLIENT}recovery.py",
+        _RECOVERY,
         "if is_open and now.start_ms != decided.start_ms:",
         "if False:",
         "unit/test_recovery.py unit/test_quarrelling_recoverers.py",
     ),
+    Mutant(_RECOVERY, "Finding.ABORTED: Recovery.LOST", "Finding.ABORTED: Recovery.TAKE_OVER", "unit/test_recovery.py"),
     Mutant(
-        f"{_CLIENT}recovery.py",
-        "Finding.ABORTED: Recovery.LOST",
-        "Finding.ABORTED: Recovery.TAKE_OVER",
-        "unit/test_recovery.py",
-    ),
-    Mutant(
-        f"{_CLIENT}recovery.py",
+        _RECOVERY,
         "Finding.ABORTED: AfterRefusal.LOST",
         "Finding.ABORTED: AfterRefusal.COMMITTED",
         "unit/test_recovery.py producer/test_tiers.py",
     ),
-    Mutant(f"{_CLIENT}recovery.py", "if ahead < 0:", "if ahead < -1:", "unit/test_recovery.py"),
+    Mutant(_RECOVERY, "if ahead < 0:", "if ahead < -1:", "unit/test_recovery.py"),
     # recipes
-    Mutant(f"{_CORE}steps.py", "if row == known.row:", "if True:", "recipes/test_late_take_over.py"),
+    Mutant(_STEPS, "if row == known.row:", "if True:", "recipes/test_late_take_over.py"),
     Mutant(
-        f"{_CORE}steps.py",
+        _STEPS,
         "if passed_ms < bounded_ms - min(",
         "if True or passed_ms < bounded_ms - min(",
         "recipes/test_late_take_over.py recipes/test_dual_writer.py",
     ),
-    Mutant(f"{_CORE}steps.py", "if not write.database.commit_was_sent:", "if True:", "crash/test_lost_commit.py"),
+    Mutant(_STEPS, "if not write.database.commit_was_sent:", "if True:", "crash/test_lost_commit.py"),
     Mutant(
-        f"{_CORE}steps.py",
+        _STEPS,
         "self._slot.state in (SlotState.OPEN, SlotState.DECIDING)",
         "self._slot.state in (SlotState.DECIDING,)",
         "recipes/test_dual_writer.py crash/test_split_brain.py",
     ),
     Mutant(
-        f"{_CORE}completion.py",
-        "        await _assert_still_locked(owned, database, row)\n        if is_open and await note",
-        "        if is_open and await note",
+        _CORE_COMPLETION,
+        "await _assert_still_locked(owned, database, row)\n        if is_open and await note",
+        "if is_open and await note",
         "recipes/test_late_take_over.py",
     ),
+    Mutant(_PUBLISHING, "await self._blocks.publish(write, waiting)", "pass", "recipes/test_outbox.py"),
     Mutant(
-        f"{_CORE}publishing.py",
-        "            await self._blocks.publish(write, waiting)\n",
-        "            pass\n",
-        "recipes/test_outbox.py",
+        _CORE_COMPLETION, "if is_current:", "if False:", "recipes/test_late_take_over.py recipes/test_dual_writer.py"
     ),
     Mutant(
-        f"{_CORE}completion.py",
-        "    if is_current:",
-        "    if False:",
-        "recipes/test_late_take_over.py recipes/test_dual_writer.py",
-    ),
-    Mutant(
-        f"{_CORE}completion.py",
-        "        row = await database.read(owned.transactional_id)\n        if",
-        "        row = await database.read(owned.transactional_id) if False else owned.row\n        if",
+        _CORE_COMPLETION,
+        "row = await database.read(owned.transactional_id)",
+        "row = await database.read(owned.transactional_id) if False else owned.row",
         "recipes/test_dual_writer.py crash/test_split_brain.py",
     ),
     Mutant(
-        f"{_CORE}completion.py",
+        _CORE_COMPLETION,
         "await owned.database.make_durable(owned.transactional_id, row, timeout_ms=owned.resolve_timeout_ms)",
         "pass",
         "durability/test_synchronous_standby.py",
         proof=True,
     ),
     Mutant(
-        f"{_CORE}stored_blocks.py",
+        _STORED_BLOCKS,
         "self._most_blocks = len(waiting.blocks) // 2",
         "pass",
         "recipes/test_refused_blocks.py::test_blocks_that_are_too_large_only_together_are_published",
     ),
     Mutant(
-        f"{_CORE}stored_blocks.py",
+        _STORED_BLOCKS,
         "if len(waiting.blocks) > 1 or (self._owned.owed and waiting.blocks):",
         "if len(waiting.blocks) > 1:",
         "crash/test_outbox_not_proven.py",
         proof=True,
     ),
     Mutant(
-        f"{_CORE}publishing.py",
+        _PUBLISHING,
         "if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):",
         "if text and text != settled_text(row) and not is_forgotten(row, text):",
         "recovery/test_another_cluster.py",
         proof=True,
     ),
     Mutant(
-        f"{_CORE}publishing.py",
+        _PUBLISHING,
         "if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):",
         "if not row.is_empty and text != settled_text(row):",
         "recovery/test_forgetting.py",
         proof=True,
     ),
     # repair
+    Mutant(_STEPS, "await kafka.send((*owed, *ahead)", "await kafka.send((*ahead,)", "recipes/test_repair_owed.py"),
     Mutant(
-        f"{_CORE}steps.py",
-        "await kafka.send((*owed, *ahead)",
-        "await kafka.send((*ahead,)",
+        _STEPS,
+        ("await kafka.send((*owed, *ahead), sent, any_size=True)\n            await kafka.send(write.records, sent)"),
+        ("await kafka.send(write.records, sent)\n            await kafka.send((*owed, *ahead) or write.records, sent)"),
         "recipes/test_repair_owed.py",
     ),
+    Mutant(_STEPS, "if new == previous:", "if False:", "recipes/test_repair_evidence.py"),
     Mutant(
-        f"{_CORE}steps.py",
-        """                await kafka.send((*owed, *ahead), sent, any_size=True)
-            await kafka.send(write.records, sent)
-""",
-        """                await kafka.send(write.records, sent)
-            await kafka.send((*owed, *ahead) or write.records, sent)
-""",
-        "recipes/test_repair_owed.py",
-    ),
-    Mutant(
-        f"{_CORE}steps.py",
-        "if new == previous:",
-        "if False:",
+        _PUBLISHING,
+        "await self._settle(database, row)\n            return resolution",
+        "return resolution",
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
-        f"{_CORE}publishing.py",
-        "            await self._settle(database, row)\n            return resolution",
-        "            return resolution",
-        "recipes/test_repair_evidence.py",
-    ),
-    Mutant(
-        f"{_CORE}coordinator.py",
+        _CORE_COORDINATOR,
         "if self._slot.known.owed and write.records.has_offsets:",
         "if False:",
         "recipes/test_repair_owed.py",
     ),
     Mutant(
-        f"{_CORE}owned_id.py",
-        "if outcome is Outcome.ROLLED_BACK and self.owed:\n                await self.leave_in_doubt(self.row)",
-        "if outcome is Outcome.ROLLED_BACK and self.owed:\n                self.slot.move(SlotState.READY, owed=())",
+        _OWNED_ID,
+        "                await self.leave_in_doubt(self.row)",
+        "                self.slot.move(SlotState.READY, owed=())",
         "recipes/test_repair_owed.py",
     ),
+    Mutant(_OWNED_ID, "self.slot.note(owed=())", "pass", "recipes/test_repair_owed.py"),
     Mutant(
-        f"{_CORE}owned_id.py",
-        "self.slot.note(owed=())",
-        "pass",
-        "recipes/test_repair_owed.py",
-    ),
-    Mutant(
-        f"{_CORE}completion.py",
+        _CORE_COMPLETION,
         "if proof.is_known and not again:",
         "if False:",
         "recipes/test_repair.py::test_it_is_aborted_after_it_was_found_open",
     ),
     Mutant(
-        f"{_CORE}repair.py",
-        "    if end.aborted:\n        return",
-        "    if end.committed:\n        return",
+        _CORE_REPAIR,
+        "if end.aborted:\n        return",
+        "if end.committed:\n        return",
         "recipes/test_repair_evidence.py",
     ),
+    Mutant(_CORE_REPAIR, "if end.committed:", "if not end.aborted:", "recipes/test_repair_evidence.py"),
     Mutant(
-        f"{_CORE}repair.py",
-        "if end.committed:",
-        "if not end.aborted:",
-        "recipes/test_repair_evidence.py",
-    ),
-    Mutant(
-        "dualwrite/client/transactions/manifest.py",
+        _MANIFEST,
         "manifest if manifest is not None and manifest.prepared_state == state else None",
         "manifest",
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
-        f"{_CORE}repair.py",
+        _CORE_REPAIR,
         "if text == settled_text(row):",
         "if text.startswith('committed '):",
         "recipes/test_repair_evidence.py",
     ),
-    Mutant(f"{_CORE}repair.py", "if manifest.has_offsets:", "if False:", "recipes/test_repair_evidence.py"),
+    Mutant(_CORE_REPAIR, "if manifest.has_offsets:", "if False:", "recipes/test_repair_evidence.py"),
+    Mutant(_CORE_REPAIR, "if end.gone:", "if False:", "recipes/test_repair_evidence.py"),
+    Mutant(_CORE_COMPLETION, "if proof.is_known:", "if False:", "recipes/test_torn.py"),
     Mutant(
-        f"{_CORE}repair.py",
-        "        if end.gone:\n            raise _lost(",
-        "        if False:\n            raise _lost(",
-        "recipes/test_repair_evidence.py",
-    ),
-    Mutant(f"{_CORE}completion.py", "        if proof.is_known:\n", "        if False:\n", "recipes/test_torn.py"),
-    Mutant(
-        f"{_CORE}repair.py",
-        "    except NoMarkerError as error:\n        raise _hangs(owned, row, error) from error",
-        "    except NoMarkerError:\n        return KNOWN",
+        _CORE_REPAIR,
+        "except NoMarkerError as error:\n        raise _hangs(owned, row, error) from error",
+        "except NoMarkerError:\n        return KNOWN",
         "recipes/test_torn.py",
     ),
-    Mutant(f"{_CORE}repair.py", "if not ongoing.is_empty:", "if False:", "recipes/test_torn.py"),
-    Mutant(f"{_CORE}repair.py", "        await owned.kafka.is_current()", "        pass", "recipes/test_torn.py"),
+    Mutant(_CORE_REPAIR, "if not ongoing.is_empty:", "if False:", "recipes/test_torn.py"),
+    Mutant(_CORE_REPAIR, "await owned.kafka.is_current()", "pass", "recipes/test_torn.py"),
+    Mutant(_CALLS, " or row.producer_epoch != producer_epoch:", ":", "recipes/test_torn.py"),
     Mutant(
-        "dualwrite/client/admin/calls.py",
-        " or row.producer_epoch != producer_epoch:",
-        ":",
-        "recipes/test_torn.py",
+        _LOG_ENDS, "if again.finding is Finding.OPEN or again.described.is_ending:", "if False:", "recipes/test_torn.py"
     ),
     Mutant(
-        "dualwrite/recipes/recovery/log_ends.py",
-        "if again.finding is Finding.OPEN or again.described.is_ending:",
-        "if False:",
-        "recipes/test_torn.py",
+        _PLAN, "frozenset({Finding.COMMITTED, Finding.ABORTED,", "frozenset({Finding.ABORTED,", "recovery/test_plan.py"
     ),
     Mutant(
-        "dualwrite/recipes/recovery/plan.py",
-        "frozenset({Finding.COMMITTED, Finding.ABORTED,",
-        "frozenset({Finding.ABORTED,",
-        "recovery/test_plan.py",
-    ),
-    Mutant(
-        f"{_CLIENT}initialisation.py",
+        _INITIALISATION,
         "self._committed = described if described.is_committed else None",
         "self._committed = None",
         "recipes/test_torn.py",
     ),
+    Mutant(_PLAN, "bool(end.aborted) and not end.gone", "bool(end.aborted)", "recovery/test_plan.py"),
     Mutant(
-        "dualwrite/recipes/recovery/plan.py",
-        "bool(end.aborted) and not end.gone",
-        "bool(end.aborted)",
-        "recovery/test_plan.py",
-    ),
-    Mutant(
-        f"{_LOG}transaction_end.py",
+        _TRANSACTION_END,
         "_ENDS: Final = {Marker.COMMIT: PartitionEnd.COMMITTED, Marker.ABORT: PartitionEnd.ABORTED}",
         "_ENDS: Final = {Marker.COMMIT: PartitionEnd.ABORTED, Marker.ABORT: PartitionEnd.COMMITTED}",
         "recipes/test_repair.py::test_another_producer_holds_the_last_stable_offset",
     ),
     Mutant(
-        f"{_LOG}transaction_end.py",
+        _TRANSACTION_END,
         "if fetched.last_stable_offset <= self.part.last_offset:",
         "if False:",
         "recipes/test_repair.py::test_another_producer_holds_the_last_stable_offset",
     ),
     Mutant(
-        f"{_LOG}transaction_end.py",
+        _TRANSACTION_END,
         "if self._is_at_last_record or self._probes:",
         "if self._is_at_last_record:",
         "unit/test_transaction_end.py recipes/test_repair_evidence.py",
     ),
     Mutant(
-        f"{_LOG}transaction_end.py",
+        _TRANSACTION_END,
         "if producer_id == self._prepared.producer_id and first <= self.part.last_offset",
         "if first <= self.part.last_offset",
         "unit/test_transaction_end.py",
     ),
     Mutant(
-        "dualwrite/recipes/psycopg/commit_message.py",
-        "        connection.pgconn.consume_input()\n        connection.pgconn.consume_input()\n",
-        "        connection.pgconn.consume_input()\n",
+        _COMMIT_MESSAGE,
+        "connection.pgconn.consume_input()\n        connection.pgconn.consume_input()",
+        "connection.pgconn.consume_input()",
         "recipes/test_psycopg.py::test_a_connection_that_the_server_has_ended_gets_no_commit",
     ),
     # the message that writes the row and commits
     Mutant(
-        "dualwrite/recipes/sql/postgres.py",
+        _POSTGRES,
         'f" AND {SAME_TABLE} AND {STILL_HELD} AND',
         'f" AND {SAME_TABLE} AND',
         "recipes/test_commit_message.py",
     ),
+    Mutant(_POSTGRES, "CASE WHEN count(*) = 1 THEN", "CASE WHEN count(*) >= 0 THEN", "recipes/test_commit_message.py"),
     Mutant(
-        "dualwrite/recipes/sql/postgres.py",
-        "CASE WHEN count(*) = 1 THEN",
-        "CASE WHEN count(*) >= 0 THEN",
-        "recipes/test_commit_message.py",
+        _TRANSACTION, "self.commit_was_sent and not message.was_committed", "False", "recipes/test_commit_message.py"
     ),
     Mutant(
-        "dualwrite/recipes/sqlalchemy/transaction.py",
-        "self.commit_was_sent and not message.was_committed",
-        "False",
-        "recipes/test_commit_message.py",
+        _TRANSACTION, "self._assert_still_decides(self._is_still_written)", "pass", "recipes/test_commit_listeners.py"
     ),
+    Mutant(_TRANSACTION, "if self._is_left_open:", "if False:", "recipes/test_commit_listeners.py"),
     Mutant(
-        "dualwrite/recipes/sqlalchemy/transaction.py",
-        "self._assert_still_decides(self._is_still_written)",
-        "pass",
-        "recipes/test_commit_listeners.py",
-    ),
-    Mutant(
-        "dualwrite/recipes/sqlalchemy/transaction.py",
-        "if self._is_left_open:",
-        "if False:",
-        "recipes/test_commit_listeners.py",
-    ),
-    Mutant(
-        "dualwrite/recipes/sqlalchemy/transaction.py",
+        _TRANSACTION,
         "if message is not None and message.was_refused:",
         "if message is not None and not message.was_committed:",
         "crash/test_lost_commit.py",
     ),
     Mutant(
-        "dualwrite/recipes/sql/postgres.py",
-        """ WHERE transactional_id = :id AND prepared_transaction_state = :previous\"""",
-        """ WHERE transactional_id = :id\"""",
+        _POSTGRES,
+        'WHERE transactional_id = :id AND prepared_transaction_state = :previous"',
+        'WHERE transactional_id = :id"',
         "recipes/test_commit_message.py",
     ),
     # broker
     Mutant(
         _TRANSITIONS,
-        "producer_epoch=before.producer_epoch + 1,\n        last_producer_epoch=client.producer_epoch",
-        "producer_epoch=before.producer_epoch,\n        last_producer_epoch=client.producer_epoch",
+        "producer_epoch=before.producer_epoch + 1,",
+        "producer_epoch=before.producer_epoch,",
         "interop/raw_wire/test_end_txn.py",
     ),
     Mutant(
@@ -374,93 +311,83 @@ MUTANTS: Final = (
         "emulator/wire/test_init_producer_id.py",
     ),
     Mutant(
-        _COORDINATOR,
+        _TRANSACTIONS_COORDINATOR,
         "_S.ONGOING:         (_END,            _FENCED,         _END,            _FENCED),",
         "_S.ONGOING:         (_END,            _END,            _END,            _FENCED),",
         "interop/raw_wire/test_end_txn.py",
     ),
     Mutant(
-        _COORDINATOR,
-        "    if pair.producer_id == metadata.producer_id:\n        return ErrorCode.producer_fenced",
-        "    if pair.producer_id == metadata.producer_id:\n        return NO_ERROR",
+        _TRANSACTIONS_COORDINATOR,
+        "        return ErrorCode.producer_fenced",
+        "        return NO_ERROR",
         "interop/raw_wire/test_end_txn.py",
     ),
+    Mutant(_LAST_STABLE_OFFSET, "if self._open:", "if False:", "emulator/log/test_last_stable_offset.py"),
     Mutant(
-        _STABLE,
-        "        if self._open:\n            lowest",
-        "        if False:\n            lowest",
-        "emulator/log/test_last_stable_offset.py",
-    ),
-    Mutant(
-        _PRODUCERS,
+        _PRODUCER_STATE,
         "if segment is not None and not commit:",
         "if segment is not None and commit:",
         "emulator/log/test_partition_log.py emulator/log/test_aborted_index.py",
     ),
     Mutant(
-        _PRODUCERS,
+        _PRODUCER_STATE,
         "if header.producer_epoch >= last_epoch:",
         "if header.producer_epoch >= 0:",
         "interop/raw_wire/test_produce.py",
     ),
     Mutant(
-        _PRODUCERS,
+        _PRODUCER_STATE,
         "if expected is not None and sequence != expected:",
         "if False:",
         "emulator/log/test_producer_state.py",
     ),
+    Mutant(_PRODUCER_STATE, "return entry.has_open_transaction", "return False", "emulator/wire/test_markers.py"),
     Mutant(
-        _PRODUCERS,
-        "    return entry.has_open_transaction\n",
-        "    return False\n",
-        "emulator/wire/test_markers.py",
-    ),
-    Mutant(
-        _PRODUCERS,
-        "first_offset = entry.current_txn_first_offset\n",
-        "pass\n",
+        _PRODUCER_STATE,
+        "first_offset = entry.current_txn_first_offset",
+        "pass",
         "interop/raw_wire/test_produce.py emulator/log/test_log_model.py",
     ),
     Mutant(
-        _PRODUCERS,
+        _PRODUCER_STATE,
         "verification.guard is guard:",
         "verification.guard is not None:",
         "emulator/log/test_partition_log.py",
     ),
     # Spark
     Mutant(
-        "spark_sink/store/rules.py",
+        _RULES,
         "if attempt.status in CONDEMNABLE else",
         "if False else",
         "spark/test_protocol.py spark/test_commit_store.py spark/test_store_rules.py",
     ),
     Mutant(
-        "spark_sink/store/commit_store.py",
+        _COMMIT_STORE,
         "where(named, committing, self._attempt.c.prepared_state == str(old))",
         "where(named, committing)",
         "spark/test_commit_store.py",
     ),
     Mutant(
-        "spark_sink/store/commit_store.py",
+        _COMMIT_STORE,
         "where(named, committing, self._attempt.c.prepared_state == str(old))",
         "where(named, self._attempt.c.prepared_state == str(old))",
         "spark/test_commit_store.py",
     ),
     Mutant(
-        "spark_sink/store/commit_store.py",
+        _COMMIT_STORE,
         "for each, end in judged.items() if current.get(each) == str(end.judged)}",
         "for each, end in judged.items() if each in current}",
         "spark/test_commit_store.py",
     ),
     Mutant(
-        "spark_sink/driver/completion.py",
+        _DRIVER_COMPLETION,
         "if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):",
         "if False:",
         "spark/test_repair.py",
         proof=True,
     ),
     Mutant(
-        "spark_sink/driver/repair.py",
+        _DRIVER_REPAIR,
         "if not decided:",
         "if False:",
         "spark/test_repair.py::test_an_operator_marks_it_lost_in_the_middle_of_a_repair",

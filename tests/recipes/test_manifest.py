@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.errors import StateRowError, TransactionEndedInsideError
+from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
@@ -198,18 +198,6 @@ def test_until_then_the_manifest_of_the_earlier_pair_stays(on_psycopg: Database)
     assert row(on_psycopg) == (FIRST, "first")
 
 
-@pytest.mark.parametrize("ending", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN", "ROLLBACK; BEGIN"])
-def test_in_a_transaction_that_was_ended_past_us_nothing_is_written(on_psycopg: Database, ending: str) -> None:
-    with transaction(on_psycopg) as begun:
-        blocking.run(begun.lock(ID, timeout_ms=None))
-        blocking.run(begun.write(ID, previous=EMPTY, new=FIRST, manifest="first"))
-        connection_of(begun).pgconn.exec_(ending.encode())
-        with pytest.raises(TransactionEndedInsideError):
-            blocking.run(begun.commit())
-        assert not begun.commit_was_sent
-    assert row(on_psycopg) == (EMPTY, "")
-
-
 async def test_an_awaited_commit_carries_it_too(postgres: PostgresDatabase, on_psycopg: Database) -> None:
     async with AsyncPsycopgDualWriter(
         conninfo_of(postgres.url), bootstrap_servers=NOWHERE, transactional_id=ID
@@ -229,18 +217,3 @@ def connection_of(begun: DatabaseTransaction) -> psycopg.Connection[Any]:
     connection = connection.connection
     assert isinstance(connection, psycopg.Connection)
     return connection
-
-
-# ---- a state that was changed by hand -------------------------------------------------------------------------------
-
-
-def test_a_state_that_was_changed_by_hand_is_read_as_it_is(postgres: PostgresDatabase, on_psycopg: Database) -> None:
-    """The manifest names another pair then, and is for its reader to ignore."""
-    put(on_psycopg, EMPTY, FIRST, "of 42:7")
-    with postgres.aside.begin() as by_hand:
-        by_hand.exec_driver_sql("UPDATE kafka_transaction_state SET prepared_transaction_state = '42:8'")
-    with_sqlalchemy = _on(postgres.engine)
-    blocking.run(with_sqlalchemy.ensure_row(ID))
-    assert row(on_psycopg) == row(with_sqlalchemy) == (SECOND, "of 42:7")
-    put(on_psycopg, SECOND, FIRST, "")
-    assert row(with_sqlalchemy) == (FIRST, "")

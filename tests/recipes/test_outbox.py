@@ -25,7 +25,6 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
-    StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
@@ -57,7 +56,7 @@ from tests.recipes.outboxes import (
 )
 from tests.recipes.outboxes import open_any_style as open_style
 from tests.recipes.outboxes import scenario_anywhere as scenario
-from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, isolated_source, put, read, write, written
+from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, isolated_source, put, read, write
 from tests.support.awaited_databases import awaited_engine
 from tests.support.conditions import until
 from tests.support.event_class import Event
@@ -382,15 +381,6 @@ def isolated_pool(on: str, shown: AnyScenario, level: str, outbox: Outbox | None
 # ---- the pool -------------------------------------------------------------------------------------------------------
 
 
-def test_closing_publishes_what_was_added(scenario: PsycopgScenario, open_style: Open) -> None:
-    style = open_style(Outbox(poll_ms=600_000))
-    for number in range(30):
-        style.write(number)
-    style.closing().result(60)
-    assert waiting(scenario) == 0
-    assert written(scenario) == {str(number) for number in range(30)}
-
-
 def test_closing_hands_over_at_once(scenario: PsycopgScenario) -> None:
     """The lease would last for much longer than this test."""
     first = outbox_pool(scenario, lease_ms=QUIET_LEASE_MS)
@@ -517,16 +507,3 @@ def test_an_async_engine_that_cannot_have_one() -> None:
         AsyncDualWriter(
             create_async_engine("sqlite+aiosqlite://"), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1"
         )
-
-
-# ---- the table ------------------------------------------------------------------------------------------------------
-
-
-def test_a_table_that_is_missing_and_may_not_be_created(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, create_table=False) as pool:
-        with pytest.raises(StateRowError, match="kafka_transaction_outbox"):
-            write(pool, scenario, 1)
-    with DualWriter(scenario.database.engine, **settings_for(scenario), create_table=False) as pool_on_sqlalchemy:
-        with pytest.raises(StateRowError, match="kafka_transaction_outbox"):
-            write(pool_on_sqlalchemy, scenario, 1)
-    assert written(scenario) == set()

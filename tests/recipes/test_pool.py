@@ -394,25 +394,6 @@ def test_a_pool_that_is_dropped_without_being_closed_renews_its_leases_no_more(
     until(has_ended)
 
 
-def test_what_is_in_doubt_when_a_pool_closes_is_for_the_next_one(
-    scenario: Scenario, emulator: Emulator, leases: LeaseTable
-) -> None:
-    with make_pool(scenario) as pool:
-        write(pool, scenario, 1)
-        away = emulator.faults.add(Fault(api="EndTxn", action=Error(120), count=None))
-        emulator.faults.add(Fault(api="InitProducerId", action=Error(53), count=None))
-        write(pool, scenario, 2)
-    assert set(leases.owners()) == {0}
-    assert leases.owners()[0] is not None
-    assert away is not None
-    emulator.faults.clear()
-    with make_pool(scenario) as pool:
-        (resolution,) = pool.recover()
-        assert resolution.outcome is Outcome.COMMITTED
-    assert written(scenario) == {"1", "2"}
-    scenario.assert_nothing_open()
-
-
 def test_a_forked_child_has_ids_of_its_own(scenario: Scenario, database: Database, leases: LeaseTable) -> None:
     if locks_whole_database(scenario):
         pytest.skip("SQLite's connections must not be carried across a fork at all")

@@ -204,18 +204,6 @@ def test_an_end_that_is_no_str_is_refused(scenario: PsycopgScenario, writer: Psy
     scenario.assert_both_sides_agree()
 
 
-def test_names_beyond_what_the_database_keeps_are_the_same_savepoint(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter
-) -> None:
-    with writer.transaction() as tx:
-        put(tx, scenario, 1)
-        with tx.connection.transaction("y" * 64):
-            put(tx, scenario, 2)
-            tx.connection.execute(f'ROLLBACK TO "{"y" * 63}"')
-            put(tx, scenario, 3)
-    scenario.assert_both_sides_agree("1", "3")
-
-
 @pytest.mark.parametrize(
     "send",
     [

@@ -449,15 +449,6 @@ def test_a_settled_row_is_not_that_of_the_next_pair(site: Site) -> None:
     assert_lost(site, "before")
 
 
-def test_recovery_notes_what_it_committed(site: Site) -> None:
-    site.decided()
-    assert site.recover() is Outcome.COMMITTED
-    assert site.text() == settled_text(site.row())
-    let_end(site, Way.MISUSED)
-    site.delete_records()
-    assert site.recover() is Outcome.NOTHING
-
-
 # ---- another cluster ------------------------------------------------------------------------------------------------
 
 
@@ -544,20 +535,6 @@ def test_without_read_the_coordinator_is_believed_and_it_is_said(
         assert site.recover() is Outcome.REPAIRED
         site.write("later")
         site.assert_agreed("before", "decided", "later")
-
-
-@every_tier
-@pytest.mark.usefixtures("nothing_refused")
-def test_without_read_a_healthy_id_stays_usable(store: Database, tier: Tier) -> None:
-    with site_of(tier, store, acls=ALLOWED) as site:
-        site.write("before")
-        let_end(site, Way.EXPIRED)
-        site.emulator.add_acls(NOT_READABLE)
-        assert site.serviced().is_clean
-        site.write("later")
-        assert site.recover() is Outcome.NOTHING
-        site.emulator.remove_acls(DENIALS)
-        site.assert_agreed("before", "later")
 
 
 # ---- logs and metrics -----------------------------------------------------------------------------------------------

@@ -21,14 +21,13 @@ from dualwrite.broker_emulator import CloseBefore, Error, Fault, FaultHandle, Ho
 from dualwrite.errors import (
     AdminError,
     KafkaTimeoutError,
-    PreparedTransactionLost,
     RetriableError,
     TransactionHangsError,
 )
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
+from dualwrite.producer import TopicPartition
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryService
@@ -557,43 +556,7 @@ def test_an_unreadable_manifest_of_what_is_committed_stops_nothing(
     assert any("cannot verify that Kafka committed" in record.getMessage() for record in caplog.records)
 
 
-@pytest.mark.usefixtures("nothing_refused")
-def test_consumed_offsets_that_went_with_it_are_for_a_person(site: Site) -> None:
-    """Its records in one partition were aborted; whether its offsets were is not in the log of the topic."""
-
-    def consume(writer: DualWriter) -> None:
-        with writer.transaction() as tx:
-            tx.connection.execute(ROWS.insert().values(value="decided"))
-            for partition in (0, 1):
-                tx.send("orders", f"decided {partition}", partition=partition)
-            tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
-
-    def spoil(point: PausePoint) -> None:
-        if point is PausePoint.AFTER_DATABASE_COMMIT:
-            abort_there(site)
-
-    site.write("before")
-    with site.writer(spoil) as writer:
-        consume(writer)
-    for _ in range(2):
-        with site.writer() as writer, pytest.raises(PreparedTransactionLost, match="consumed offsets"):
-            writer.recover()
-        assert [each.action for each in site.serviced().found] == [Action.LOST]
-    assert seen(site) == Counter(["before", "decided 0"])
-
-
 # ---- progress meanwhile ---------------------------------------------------------------------------------------------
-
-
-def test_what_hangs_can_be_acknowledged(site: Site) -> None:
-    site.write("before")
-    leave(site, End.HANGING, Said.COMMITTED)
-    (found,) = site.serviced(acknowledge_lost=["tid"]).found
-    assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
-    assert site.text() == settled_text(site.row())
-    commit_there(site)
-    site.write("later")
-    assert_once(site, "later")
 
 
 def test_a_pool_goes_on_under_another_id(postgres: PostgresDatabase) -> None:
