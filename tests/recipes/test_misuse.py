@@ -13,58 +13,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 from dualwrite import AsyncDualWriter, DualWriter
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
     StateRowError,
-    TransactionEndedInsideError,
 )
-from dualwrite.outcome import Outcome, outcome_of
+from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import Scenario
-from tests.recipes.steps import put, raw_rollback, roll_back_in_part, roll_back_past_sqlalchemy
-from tests.support.databases import PostgresDatabase, event_bodies
+from tests.recipes.steps import put
 from tests.support.threads import in_threads
-from tests.support.topics import read_topic
-
-
-def go_on_without_a_transaction(session: Session) -> None:
-    raw_rollback(session.connection())
-
-
-def go_on_in_another_transaction(session: Session) -> None:
-    raw_rollback(session.connection(), begins=True)
-
-
-@pytest.mark.parametrize(
-    "undo", [roll_back_in_part, roll_back_past_sqlalchemy, go_on_without_a_transaction, go_on_in_another_transaction]
-)
-def test_a_hook_that_undoes_what_was_written_is_found_on_psycopg2(
-    postgres: PostgresDatabase, emulator: Emulator, undo: Callable[[Session], object]
-) -> None:
-    """psycopg2 sends no BEGIN after a ROLLBACK that was sent as text.
-
-    The block's transaction is gone, or its mark, so whether something else has committed it is not known.
-    """
-    scenario = Scenario(postgres, emulator)
-    engine = sa.create_engine(postgres.url.set(drivername="postgresql+psycopg2"))
-    with scenario.writer(engine=engine) as writer:
-        with Session(engine) as session:
-            event.listen(session, "before_commit", undo, once=True)
-            with pytest.raises(TransactionEndedInsideError) as raised, writer.transaction(session) as tx:
-                tx.connection.execute(sa.text("SAVEPOINT s"))
-                put(tx, scenario, 1)
-        assert outcome_of(raised.value) is Outcome.UNKNOWN
-        with writer.transaction() as tx:
-            put(tx, scenario, 2)
-    engine.dispose()
-    assert event_bodies(postgres) == (["2", "7"] if undo is go_on_without_a_transaction else ["2"])
-    assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == ["2"]
-    scenario.assert_nothing_open()
 
 
 def commit_past_sqlalchemy(session: Session) -> None:

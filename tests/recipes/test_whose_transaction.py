@@ -19,7 +19,7 @@ from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.conformance.row_store import RowStore
 from tests.crash.scenario import InjectedError, Scenario
-from tests.recipes.steps import of_a_rollback_unseen, put, raw_rollback
+from tests.recipes.steps import put
 from tests.support.databases import event_bodies, events, unique
 from tests.support.topics import read_topic
 
@@ -122,29 +122,6 @@ def test_the_error_of_a_block_whose_transaction_was_ended_past_sqlalchemy_says_t
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
     assert writer.state is SlotState.READY
-
-
-def test_such_a_rollback_by_a_listener_of_the_engine(scenario: Scenario, writer: DualWriter) -> None:
-    """One that was there before the writer, and is called before ours."""
-    writer.close()
-    engine = scenario.database.engine.execution_options()
-    armed: list[sa.Connection] = []
-
-    def on_commit(connection: sa.Connection) -> None:
-        if connection in armed:
-            raw_rollback(connection)
-
-    event.listen(engine, "commit", on_commit)
-    with DualWriter(
-        engine,
-        bootstrap_servers=scenario.emulator.bootstrap_servers,
-        transactional_id=scenario.transactional_id,
-    ) as other:
-        with pytest.raises(TransactionEndedInsideError), other.transaction() as tx:
-            put(tx, scenario, 1)
-            armed.append(tx.connection)
-        assert tx.outcome is of_a_rollback_unseen(scenario)
-    scenario.assert_both_sides_agree()
 
 
 def test_a_row_that_was_locked_by_another_transaction_is_not_written(scenario: Scenario, writer: DualWriter) -> None:

@@ -162,27 +162,6 @@ def test_it_publishes_to_a_compacted_topic_on_every_tier(database: Database, tie
             assert connection.scalar(sa.text("SELECT count(*) FROM kafka_transaction_outbox WHERE seq > 0")) == 0
 
 
-def test_the_oldest_block_can_be_taken_out(scenario: Scenario) -> None:
-    own = scenario.topic
-    scenario.topic = "refusing"
-    scenario.emulator.create_topic("refusing", 1)
-    scenario.emulator.set_config({"max.message.bytes": "10"}, topic="refusing")
-    leave_waiting(scenario, 1)
-    scenario.topic = own
-    leave_waiting(scenario, 2)
-    assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.REFUSED, False)]
-    with scenario.database.aside.connect() as connection:
-        seq: int = connection.scalar(sa.text("SELECT min(seq) FROM kafka_transaction_outbox"))
-    assert not take_out(scenario.database.aside, outbox_of(scenario), seq).changed
-    taken = take_out(scenario.database.aside, outbox_of(scenario), seq, apply=True)
-    assert (taken.changed, [(record.topic, record.value) for record in taken.records]) == (True, [("refusing", b"1")])
-    assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.PUBLISH, True)]
-    assert bodies(scenario) == ["2"]
-    with scenario.database.aside.connect() as connection:
-        kept = sa.text("SELECT seq FROM kafka_transaction_outbox WHERE records IS NOT NULL")
-        assert list(connection.scalars(kept)) == [-seq]
-
-
 def test_a_block_is_taken_out_while_a_publisher_with_an_older_snapshot_waits(database: Database) -> None:
     """It would read what waits as in its snapshot, and delete nothing that would show the conflict."""
     needs_postgres(database, "shows its waits")
