@@ -10,32 +10,14 @@ import itertools
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self, TypeVar
 
-from kafka.protocol.admin.topics import CreateTopicsRequest
-from kafka.protocol.admin.transactions import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-)
+from kafka.protocol import admin, consumer, producer, sasl
+from kafka.protocol import metadata as metadata_requests
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer.fetch import FetchRequest
-from kafka.protocol.consumer.group import OffsetFetchRequest
-from kafka.protocol.consumer.offsets import ListOffsetsRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
-from kafka.protocol.metadata.api_versions import ApiVersionsRequest
-from kafka.protocol.producer.produce import ProduceRequest
-from kafka.protocol.producer.transaction import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-    WriteTxnMarkersRequest,
-)
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
@@ -44,6 +26,16 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST, LATEST = -2, -1
 TRANSACTION, GROUP = 1, 0
 LAST_CLIENT_EPOCH = 32766
+AT_ONCE: dict[str, Any] = {
+    **{"replica_id": -1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": 0},
+    **{"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""},
+}
+"""The fields of a Fetch without a session that does not wait."""
+FROM_THE_BEGINNING = {
+    **{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20},
+    **{"current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1},
+}
+"""Those of its partition."""
 
 
 T = TypeVar("T")
@@ -106,6 +98,11 @@ class Identity:
 
     def bumped(self, by: int = 1) -> Identity:
         return Identity(self.producer_id, self.producer_epoch + by)
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """As requests have it."""
+        return {"producer_id": self.producer_id, "producer_epoch": self.producer_epoch}
 
 
 NO_IDENTITY = Identity(-1, -1)
@@ -207,6 +204,28 @@ def record_batch(
     return bytes(builder.build())
 
 
+def message(api: str, version: int, **fields: Any) -> ApiMessage:
+    """A request whose structs are given as dictionaries."""
+    modules = (admin, consumer, metadata_requests, producer, sasl)
+    kind = next(getattr(module, f"{api}Request") for module in modules if hasattr(module, f"{api}Request"))
+    request: ApiMessage = kind(version=version, **_structs(kind._struct, version, fields))
+    return request
+
+
+def _structs(struct: Any, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    by_name = {field.name: field for field in struct._fields}
+    return {name: _value(by_name[name], version, value) for name, value in values.items()}
+
+
+def _value(field: Any, version: int, value: Any) -> Any:
+    if isinstance(value, dict):
+        return field.data_class(version=version, **_structs(field, version, value))
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        inner = field.array_of
+        return [field.data_class(version=version, **_structs(inner, version, item)) for item in value]
+    return value
+
+
 class ConnectionClosedError(Exception):
     """The broker closed the connection instead of answering."""
 
@@ -238,6 +257,10 @@ class Wire:
         response_class = request.header.get_response_class()
         return response_class.decode(answer, version=request.API_VERSION, header=True)
 
+    def ask(self, api: str, version: int, **fields: Any) -> Any:
+        """Call with a request whose structs are given as dictionaries."""
+        return self.call(message(api, version, **fields))
+
     def exchange(self, frame: bytes) -> bytes:
         """Send one frame as it is and return the response's frame. Raises ConnectionClosedError."""
         try:
@@ -262,22 +285,15 @@ class Wire:
     # -- a client's first requests
 
     def api_versions(self) -> Any:
-        request = ApiVersionsRequest(version=4, client_software_name="wire", client_software_version="1")
-        return self.call(request)
+        return self.ask("ApiVersions", 4, client_software_name="wire", client_software_version="1")
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic and wait until each partition has a leader."""
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=1,
-            assignments=[],
-            configs=[
-                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key.replace("_", "."), value=value)
-                for key, value in configs.items()
-            ],
-        )
-        answer = self.call(CreateTopicsRequest(version=5, topics=[topic], timeout_ms=10_000, validate_only=False))
+        topic = {
+            **{"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": []},
+            "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+        }
+        answer = self.ask("CreateTopics", 5, topics=[topic], timeout_ms=10_000, validate_only=False)
         assert answer.topics[0].error_code == 0, answer
         # the metadata names a leader before that has opened its log
         wait_until(lambda: all(self._leads(name, partition) for partition in range(partitions)))
@@ -286,8 +302,7 @@ class Wire:
         return bool(self._list_offsets(topic, partition, LATEST, READ_UNCOMMITTED, 7).error_code == 0)
 
     def find_coordinator(self, key: str, key_type: int = TRANSACTION, *, version: int = 3) -> Code | int:
-        answer = self.call(FindCoordinatorRequest(version=version, key=key, key_type=key_type))
-        return code_of(answer.error_code)
+        return code_of(self.ask("FindCoordinator", version, key=key, key_type=key_type).error_code)
 
     def wait_for_coordinator(self, key: str, key_type: int = TRANSACTION) -> None:
         """The first look-up creates the internal topic, which takes a moment."""
@@ -308,16 +323,8 @@ class Wire:
         keep: bool = False,
     ) -> Init:
         extra = {"enable2_pc": enable_2pc, "keep_prepared_txn": keep} if version >= 6 else {}
-        answer = self.call(
-            InitProducerIdRequest(
-                version=version,
-                transactional_id=transactional_id,
-                transaction_timeout_ms=timeout_ms,
-                producer_id=expected.producer_id,
-                producer_epoch=expected.producer_epoch,
-                **extra,
-            )
-        )
+        fields = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms, **expected.fields}
+        answer = self.ask("InitProducerId", version, **fields, **extra)
         error, identity = code_of(answer.error_code), Identity(answer.producer_id, answer.producer_epoch)
         if version < 6:
             return Init(error, identity)
@@ -334,13 +341,8 @@ class Wire:
     def exhaust_epochs(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Identity:
         """InitProducerId, sent ahead of its responses, until the identity has the last epoch a client may hold."""
         identity = self.init_ok(transactional_id)
-        request = InitProducerIdRequest(
-            version=5,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=timeout_ms,
-            producer_id=-1,
-            producer_epoch=-1,
-        )
+        fields = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms, **NO_IDENTITY.fields}
+        request = message("InitProducerId", 5, **fields)
         request.with_header(correlation_id=0, client_id="wire")
         frame = request.encode(header=True, framed=True)
         missing = LAST_CLIENT_EPOCH - identity.producer_epoch
@@ -358,18 +360,13 @@ class Wire:
         self, transactional_id: str, identity: Identity, *partitions: tuple[str, int], version: int = 3
     ) -> list[Code | int]:
         """AddPartitionsToTxn v0-3; the codes in the order of `partitions`."""
-        topics = [
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=[partition])
-            for name, partition in partitions
-        ]
-        answer = self.call(
-            AddPartitionsToTxnRequest(
-                version=version,
-                v3_and_below_transactional_id=transactional_id,
-                v3_and_below_producer_id=identity.producer_id,
-                v3_and_below_producer_epoch=identity.producer_epoch,
-                v3_and_below_topics=topics,
-            )
+        answer = self.ask(
+            "AddPartitionsToTxn",
+            version,
+            v3_and_below_transactional_id=transactional_id,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.producer_epoch,
+            v3_and_below_topics=[{"name": name, "partitions": [partition]} for name, partition in partitions],
         )
         codes = {
             (topic.name, result.partition_index): code_of(result.partition_error_code)
@@ -388,44 +385,21 @@ class Wire:
         version: int = 5,
     ) -> Code | int:
         """AddPartitionsToTxn v4+, as brokers send it to the coordinator."""
-        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic(
-            name=partition[0], partitions=[partition[1]]
-        )
-        transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
-            transactional_id=transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            verify_only=verify_only,
-            topics=[topic],
-        )
-        answer = self.call(AddPartitionsToTxnRequest(version=version, transactions=[transaction]))
+        topic = {"name": partition[0], "partitions": [partition[1]]}
+        transaction = {"transactional_id": transactional_id, "verify_only": verify_only, "topics": [topic]}
+        answer = self.ask("AddPartitionsToTxn", version, transactions=[transaction | identity.fields])
         if answer.error_code:
             return code_of(answer.error_code)
         result = answer.results_by_transaction[0].topic_results[0].results_by_partition[0]
         return code_of(result.partition_error_code)
 
     def add_offsets(self, transactional_id: str, identity: Identity, group: str, *, version: int = 3) -> Code | int:
-        answer = self.call(
-            AddOffsetsToTxnRequest(
-                version=version,
-                transactional_id=transactional_id,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                group_id=group,
-            )
-        )
-        return code_of(answer.error_code)
+        fields = {"transactional_id": transactional_id, "group_id": group, **identity.fields}
+        return code_of(self.ask("AddOffsetsToTxn", version, **fields).error_code)
 
     def end(self, transactional_id: str, identity: Identity, *, commit: bool, version: int = 5) -> End:
-        answer = self.call(
-            EndTxnRequest(
-                version=version,
-                transactional_id=transactional_id,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                committed=commit,
-            )
-        )
+        fields = {"transactional_id": transactional_id, "committed": commit, **identity.fields}
+        answer = self.ask("EndTxn", version, **fields)
         if version < 5:
             return End(code_of(answer.error_code))
         return End(code_of(answer.error_code), Identity(answer.producer_id, answer.producer_epoch))
@@ -445,7 +419,7 @@ class Wire:
         )
 
     def describe(self, transactional_id: str) -> Described:
-        answer = self.call(DescribeTransactionsRequest(version=0, transactional_ids=[transactional_id]))
+        answer = self.ask("DescribeTransactions", 0, transactional_ids=[transactional_id])
         (state,) = answer.transaction_states
         return Described(
             error=code_of(state.error_code),
@@ -471,11 +445,8 @@ class Wire:
             extra["duration_filter"] = -1 if duration_ms is None else duration_ms
         if version >= 2:
             extra["transactional_id_pattern"] = pattern
-        answer = self.call(
-            ListTransactionsRequest(
-                version=version, state_filters=list(states), producer_id_filters=list(producer_ids), **extra
-            )
-        )
+        filters = {"state_filters": list(states), "producer_id_filters": list(producer_ids)}
+        answer = self.ask("ListTransactions", version, **filters, **extra)
         rows = {row.transactional_id: (row.producer_id, row.transaction_state) for row in answer.transaction_states}
         return code_of(answer.error_code), list(answer.unknown_state_filters), rows
 
@@ -510,21 +481,13 @@ class Wire:
         version: int = 12,
         acks: int = -1,
     ) -> Produced:
-        data = ProduceRequest.TopicProduceData
-        topic_data = data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=records)])
-        request = ProduceRequest(
-            version=version, transactional_id=transactional_id, acks=acks, timeout_ms=10_000, topic_data=[topic_data]
-        )
-        answer = self.call(request)
+        answer = self.call(_produce(version, transactional_id, acks, ((topic, partition), records)))
         result = answer.responses[0].partition_responses[0]
         return Produced(code_of(result.error_code), result.base_offset)
 
     def produce_answer(self, topic: str, records: bytes) -> Any:
         """Produce v11 to partition 0; the whole response for it."""
-        data = ProduceRequest.TopicProduceData
-        topic_data = [data(name=topic, partition_data=[data.PartitionProduceData(index=0, records=records)])]
-        request = ProduceRequest(version=11, transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=topic_data)
-        return self.call(request).responses[0].partition_responses[0]
+        return self.call(_produce(11, None, -1, ((topic, 0), records))).responses[0].partition_responses[0]
 
     def produce_to(
         self,
@@ -535,17 +498,9 @@ class Wire:
         client_id: str = "wire",
     ) -> list[Code | int]:
         """Produce to several partitions; the codes in the order of `writes`."""
-        data = ProduceRequest.TopicProduceData
-        topic_data = [
-            data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=records)])
-            for (topic, partition), records in writes
-        ]
-        request = ProduceRequest(
-            version=version, transactional_id=transactional_id, acks=acks, timeout_ms=10_000, topic_data=topic_data
-        )
         codes = {
             (topic.name, result.index): code_of(result.error_code)
-            for topic in self.call(request, client_id).responses
+            for topic in self.call(_produce(version, transactional_id, acks, *writes), client_id).responses
             for result in topic.partition_responses
         }
         return [codes[partition] for partition, _ in writes]
@@ -579,15 +534,10 @@ class Wire:
         return int(result.offset)
 
     def _list_offsets(self, topic: str, partition: int, timestamp: int, isolation: int, version: int) -> Any:
-        wanted = ListOffsetsRequest.ListOffsetsTopic
-        asked = wanted.ListOffsetsPartition(partition_index=partition, current_leader_epoch=-1, timestamp=timestamp)
-        request = ListOffsetsRequest(
-            version=version,
-            replica_id=-1,
-            isolation_level=isolation,
-            topics=[wanted(name=topic, partitions=[asked])],
-        )
-        return self.call(request).topics[0].partitions[0]
+        asked = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
+        topics = [{"name": topic, "partitions": [asked]}]
+        answer = self.ask("ListOffsets", version, replica_id=-1, isolation_level=isolation, topics=topics)
+        return answer.topics[0].partitions[0]
 
     def fetch(
         self,
@@ -624,35 +574,17 @@ class Wire:
         return bytes(result.records or b"")
 
     def _fetch(self, topic: str, offset: int, isolation: int, partition: int, max_bytes: int, version: int) -> Any:
-        wanted = FetchRequest.FetchTopic
-        asked = wanted.FetchPartition(
-            partition=partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=max_bytes,
-        )
-        answer = self.call(
-            FetchRequest(
-                version=version,
-                replica_id=-1,
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=max_bytes,
-                isolation_level=isolation,
-                session_id=0,
-                session_epoch=-1,
-                topics=[wanted(topic=topic, partitions=[asked])],
-                forgotten_topics_data=[],
-                rack_id="",
-            )
+        asked = FROM_THE_BEGINNING | {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
+        answer = self.ask(
+            "Fetch",
+            version,
+            **AT_ONCE | {"max_bytes": max_bytes, "isolation_level": isolation},
+            topics=[{"topic": topic, "partitions": [asked]}],
         )
         return answer.responses[0].partitions[0]
 
     def producers(self, topic: str, partition: int = 0) -> tuple[Code | int, dict[int, ActiveProducer]]:
-        request = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
-        answer = self.call(DescribeProducersRequest(version=0, topics=[request]))
+        answer = self.ask("DescribeProducers", 0, topics=[{"name": topic, "partition_indexes": [partition]}])
         result = answer.topics[0].partitions[0]
         entries = {
             entry.producer_id: ActiveProducer(
@@ -669,21 +601,12 @@ class Wire:
         self, identity: Identity, topic: str, *, commit: bool, coordinator_epoch: int = 0, partition: int = 0
     ) -> Code | int:
         """WriteTxnMarkers v1, as a coordinator (or KIP-664's abort tool) sends it."""
-        marker = WriteTxnMarkersRequest.WritableTxnMarker
-        answer = self.call(
-            WriteTxnMarkersRequest(
-                version=1,
-                markers=[
-                    marker(
-                        producer_id=identity.producer_id,
-                        producer_epoch=identity.producer_epoch,
-                        transaction_result=commit,
-                        topics=[marker.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
-                        coordinator_epoch=coordinator_epoch,
-                    )
-                ],
-            )
-        )
+        marker = {
+            **identity.fields,
+            **{"transaction_result": commit, "coordinator_epoch": coordinator_epoch},
+            "topics": [{"name": topic, "partition_indexes": [partition]}],
+        }
+        answer = self.ask("WriteTxnMarkers", 1, markers=[marker])
         return code_of(answer.markers[0].topics[0].partitions[0].error_code)
 
     # -- group coordinator
@@ -701,35 +624,34 @@ class Wire:
         member: str = "",
         metadata: str = "",
     ) -> Code | int:
-        wanted = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-        partition = wanted.TxnOffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
-        )
+        partition = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
+        topics = [{"name": topic, "partitions": [partition | {"committed_metadata": metadata}]}]
         extra: dict[str, Any] = {}
         if version >= 3:
             extra = {"generation_id": generation, "member_id": member, "group_instance_id": None}
-        answer = self.call(
-            TxnOffsetCommitRequest(
-                version=version,
-                transactional_id=transactional_id,
-                group_id=group,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                topics=[wanted(name=topic, partitions=[partition])],
-                **extra,
-            )
-        )
+        fields = {"transactional_id": transactional_id, "group_id": group, **identity.fields}
+        answer = self.ask("TxnOffsetCommit", version, topics=topics, **fields, **extra)
         return code_of(answer.topics[0].partitions[0].error_code)
 
     def offset_fetch(self, group: str, topic: str, *, require_stable: bool = False) -> tuple[Code | int, int]:
         """OffsetFetch v7 of partition 0: error and committed offset."""
-        wanted = OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
-        request = OffsetFetchRequest(version=7, group_id=group, topics=[wanted], require_stable=require_stable)
-        answer = self.call(request)
+        topics = [{"name": topic, "partition_indexes": [0]}]
+        answer = self.ask("OffsetFetch", 7, group_id=group, topics=topics, require_stable=require_stable)
         if answer.error_code:
             return code_of(answer.error_code), -1
         result = answer.topics[0].partitions[0]
         return code_of(result.error_code), result.committed_offset
+
+
+def _produce(
+    version: int, transactional_id: str | None, acks: int, *writes: tuple[tuple[str, int], bytes | None]
+) -> ApiMessage:
+    topics = [
+        {"name": topic, "partition_data": [{"index": partition, "records": records}]}
+        for (topic, partition), records in writes
+    ]
+    fields = {"transactional_id": transactional_id, "acks": acks, "timeout_ms": 10_000, "topic_data": topics}
+    return message("Produce", version, **fields)
 
 
 _RETRIED = (

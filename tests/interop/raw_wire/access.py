@@ -21,10 +21,9 @@ from tests.interop.raw_wire.access_requests import (
     Scene,
     ask,
     codes,
-    message,
 )
 from tests.interop.raw_wire.access_share_requests import SHARE_REQUESTS
-from tests.interop.wire import GROUP, NO_IDENTITY, TRANSACTION, Wire, wait_for, wait_until
+from tests.interop.wire import GROUP, NO_IDENTITY, TRANSACTION, Wire, message, wait_for, wait_until
 from tests.support.servers.apache_kafka import ApacheKafka
 
 REQUESTS = {**ADMIN_AND_CLIENT_REQUESTS, **SHARE_REQUESTS}

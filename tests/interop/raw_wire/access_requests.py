@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kafka.protocol import admin, consumer, producer, sasl
-from kafka.protocol import metadata as metadata_requests
 from kafka.protocol.api_message import ApiMessage
 
 from tests.emulator.api.raw_client import decode, encode, milliseconds
-from tests.interop.wire import EARLIEST, Wire, record_batch
+from tests.interop.wire import EARLIEST, Wire, message, record_batch
 
 NO_OPERATIONS = -(2**31)
 FETCH = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": 0, "forgotten_topics_data": []}
@@ -30,28 +28,6 @@ class Scene:
     admin: Wire
     who: str
     known_id: uuid.UUID
-
-
-def message(api: str, version: int, **fields: Any) -> ApiMessage:
-    """A request whose structs are given as dictionaries."""
-    modules = (admin, consumer, metadata_requests, producer, sasl)
-    kind = next(getattr(module, f"{api}Request") for module in modules if hasattr(module, f"{api}Request"))
-    request: ApiMessage = kind(version=version, **_structs(kind._struct, version, fields))
-    return request
-
-
-def _structs(struct: Any, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    by_name = {field.name: field for field in struct._fields}
-    return {name: _value(by_name[name], version, value) for name, value in values.items()}
-
-
-def _value(field: Any, version: int, value: Any) -> Any:
-    if isinstance(value, dict):
-        return field.data_class(version=version, **_structs(field, version, value))
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        inner = field.array_of
-        return [field.data_class(version=version, **_structs(inner, version, item)) for item in value]
-    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,9 @@ from tests.interop.raw_wire.access_requests import (
     KioRequest,
     Scene,
     ask,
-    message,
     requests_of,
 )
-from tests.interop.wire import GROUP, wait_until
+from tests.interop.wire import GROUP, message, wait_until
 
 _ACCEPT: Final = 1
 _GROUP_RESOURCE: Final = 32

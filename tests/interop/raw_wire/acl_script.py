@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.interop.raw_wire.access_requests import ANY_ACL, message
-from tests.interop.wire import ConnectionClosedError, Wire
+from tests.interop.raw_wire.access_requests import ANY_ACL
+from tests.interop.wire import ConnectionClosedError, Wire, message
 
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
 DENY, ALLOW = 2, 3

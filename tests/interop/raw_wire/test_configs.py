@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from kafka.protocol.admin import ListConfigResourcesRequest
-from kafka.protocol.admin.configs import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
-from kafka.protocol.admin.topics import CreateTopicsRequest
 
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.differences import DIFFERENCES
@@ -25,7 +22,7 @@ from tests.interop.raw_wire.config_cases import (
     THE_TOPIC,
     TOPIC,
 )
-from tests.interop.wire import Code, Wire, wait_for
+from tests.interop.wire import Code, Wire, message, wait_for
 
 STATIC: Final = 4
 
@@ -48,12 +45,9 @@ DESCRIBED_DIFFERENTLY: Final[Mapping[str, str]] = {
 
 
 def described(wire: Wire, resource_type: int, name: str) -> dict[str, Any]:
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=resource_type, resource_name=name, configuration_keys=None
-    )
-    request = DescribeConfigsRequest(
-        version=4, resources=[resource], include_synonyms=True, include_documentation=False
-    )
+    resource = {"resource_type": resource_type, "resource_name": name, "configuration_keys": None}
+    how = {"include_synonyms": True, "include_documentation": False}
+    request = message("DescribeConfigs", 4, resources=[resource], **how)
     # a real broker hears of a new topic a moment after its controller has answered
     (result,) = wait_for(
         lambda: wire.call(request).results, lambda results: results[0].error_code != Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -97,15 +91,9 @@ def emulated(real: Wire) -> Iterator[Wire]:
 
 def create(wire: Wire, **configs: str) -> tuple[str, Any]:
     name = f"configs-{next(_names)}"
-    rows = [
-        CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key.replace("_", "."), value=value)
-        for key, value in configs.items()
-    ]
-    topic = CreateTopicsRequest.CreatableTopic(
-        name=name, num_partitions=1, replication_factor=1, assignments=[], configs=rows
-    )
-    answer = wire.call(CreateTopicsRequest(version=7, topics=[topic], timeout_ms=10_000, validate_only=False))
-    return name, answer.topics[0]
+    rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+    topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": rows}
+    return name, wire.ask("CreateTopics", 7, topics=[topic], timeout_ms=10_000, validate_only=False).topics[0]
 
 
 @pytest.mark.parametrize(
@@ -163,10 +151,9 @@ def test_the_settings_of_altered_resources_are_described_as_by_apache_kafka(real
 
 def described_after(wire: Wire, resource_type: int, name: str, configs: Mapping[str, str]) -> dict[str, Any]:
     """Alter a resource, and return its settings."""
-    kind = IncrementalAlterConfigsRequest.AlterConfigsResource
-    rows = [kind.AlterableConfig(name=key, value=value, config_operation=0) for key, value in configs.items()]
-    resource = kind(resource_type=resource_type, resource_name=name, configs=rows)
-    answer = wire.call(IncrementalAlterConfigsRequest(version=1, resources=[resource], validate_only=False))
+    rows = [{"name": key, "value": value, "config_operation": 0} for key, value in configs.items()]
+    resource = {"resource_type": resource_type, "resource_name": name, "configs": rows}
+    answer = wire.ask("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
     assert answer.responses[0].error_code == 0, answer
     key, value = next(iter(configs.items()))
     return wait_for(lambda: described(wire, resource_type, name), lambda found: bool(found[key].value == value))
@@ -174,17 +161,14 @@ def described_after(wire: Wire, resource_type: int, name: str, configs: Mapping[
 
 def answer_to(wire: Wire, topic: str, case_name: str) -> tuple[int, str | None]:
     case = CASES[case_name]
-    request_class: Any = IncrementalAlterConfigsRequest if case.is_incremental else AlterConfigsRequest
-    resource_class = request_class.AlterConfigsResource
+    api = "IncrementalAlterConfigs" if case.is_incremental else "AlterConfigs"
     changes = [
-        resource_class.AlterableConfig(
-            name=key, value=value, **({"config_operation": operation} if case.is_incremental else {})
-        )
+        {"name": key, "value": value, **({"config_operation": operation} if case.is_incremental else {})}
         for key, operation, value in case.changes
     ]
     name = topic if case.name == THE_TOPIC else case.name
-    resource = resource_class(resource_type=case.resource_type, resource_name=name, configs=changes)
-    answer = wire.call(request_class(version=1, resources=[resource], validate_only=True))
+    resource = {"resource_type": case.resource_type, "resource_name": name, "configs": changes}
+    answer = wire.ask(api, 1, resources=[resource], validate_only=True)
     (row,) = answer.responses
     return row.error_code, row.error_message
 
@@ -211,7 +195,7 @@ def test_a_type_that_is_asked_for_twice_is_listed_once(request: pytest.FixtureRe
     wire: Wire = request.getfixturevalue(broker)
 
     def listed(*types: int) -> list[tuple[int, str]]:
-        answer = wire.call(ListConfigResourcesRequest(version=1, resource_types=[*types]))
+        answer = wire.ask("ListConfigResources", 1, resource_types=[*types])
         return sorted((each.resource_type, each.resource_name) for each in answer.config_resources)
 
     create(wire)

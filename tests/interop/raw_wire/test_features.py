@@ -6,8 +6,6 @@ import struct
 from collections.abc import Iterator, Sequence
 
 import pytest
-from kafka.protocol.admin.cluster import UpdateFeaturesRequest
-from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
@@ -51,12 +49,10 @@ def update(
     validate_only: bool = False,
     features: Sequence[str] = (FEATURE,),
 ) -> int:
-    kind = UpdateFeaturesRequest.FeatureUpdateKey
     how = {"upgrade_type": upgrade_type} if version else {"allow_downgrade": upgrade_type > UPGRADE}
     extra = {"validate_only": validate_only} if version else {}
-    rows = [kind(feature=feature, max_version_level=level, **how) for feature in features]
-    request = UpdateFeaturesRequest(version=version, timeout_ms=10_000, feature_updates=rows, **extra)
-    return int(wire.call(request).error_code)
+    rows = [{"feature": feature, "max_version_level": level, **how} for feature in features]
+    return int(wire.ask("UpdateFeatures", version, timeout_ms=10_000, feature_updates=rows, **extra).error_code)
 
 
 def level(wire: Wire) -> int:
@@ -121,15 +117,9 @@ def test_an_addition_that_the_log_cannot_store_fails_the_request(
 ) -> None:
     change(wire, 0)
     identity = wire.init_ok(transactional_id)
-    kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
-    transaction = kind(
-        transactional_id=transactional_id,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.producer_epoch,
-        verify_only=False,
-        topics=[kind.AddPartitionsToTxnTopic(name=topic, partitions=[0])],
-    )
-    answer = wire.call(AddPartitionsToTxnRequest(version=version, transactions=[transaction]))
+    topics = [{"name": topic, "partitions": [0]}]
+    transaction = {"transactional_id": transactional_id, "verify_only": False, "topics": topics, **identity.fields}
+    answer = wire.ask("AddPartitionsToTxn", version, transactions=[transaction])
     assert (answer.error_code, answer.results_by_transaction) == (Code.UNSUPPORTED_VERSION, [])
 
 

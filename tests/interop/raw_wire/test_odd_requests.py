@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kafka.protocol.admin.topics import DeleteRecordsRequest
-from kafka.protocol.consumer.fetch import FetchRequest
-from kafka.protocol.consumer.offsets import ListOffsetsRequest
-from kafka.protocol.producer.transaction import (
-    AddPartitionsToTxnRequest,
-    TxnOffsetCommitRequest,
-    WriteTxnMarkersRequest,
-)
 
 from tests.interop.conftest import Broker, every_broker
-from tests.interop.wire import EARLIEST, GROUP, NO_IDENTITY, READ_COMMITTED, Code, Identity, Wire, record_batch
+from tests.interop.wire import (
+    AT_ONCE,
+    EARLIEST,
+    FROM_THE_BEGINNING,
+    GROUP,
+    NO_IDENTITY,
+    READ_COMMITTED,
+    Code,
+    Identity,
+    Wire,
+    record_batch,
+)
 from tests.support.names import next_name
 
 OLD = 11
@@ -36,27 +39,20 @@ def add_many(
     wire: Wire, *transactions: tuple[str, Identity, Names], verify_only: bool, version: int = 4
 ) -> tuple[int, list[tuple[str, dict[str, list[tuple[int, int]]]]]]:
     """AddPartitionsToTxn of brokers: the error at the top, and the rows of each transaction, sorted by partition."""
-    kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
     asked = [
-        kind(
-            transactional_id=transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            verify_only=verify_only,
-            topics=[kind.AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in names],
-        )
+        {
+            **{"transactional_id": transactional_id, "verify_only": verify_only, **identity.fields},
+            "topics": [{"name": name, "partitions": indexes} for name, indexes in names],
+        }
         for transactional_id, identity, names in transactions
     ]
 
     def codes(topic: Any) -> list[tuple[int, int]]:
         return sorted((row.partition_index, row.partition_error_code) for row in topic.results_by_partition)
 
-    answer = wire.call(AddPartitionsToTxnRequest(version=version, transactions=asked))
+    answer = wire.ask("AddPartitionsToTxn", version, transactions=asked)
     return answer.error_code, [
-        (
-            result.transactional_id,
-            {topic.name: codes(topic) for topic in result.topic_results},
-        )
+        (result.transactional_id, {topic.name: codes(topic) for topic in result.topic_results})
         for result in answer.results_by_transaction
     ]
 
@@ -155,20 +151,16 @@ def topics_of(wire: Wire, count: int) -> list[str]:
     return names
 
 
-def marker(producer_id: int, *names: str, epoch: int = 0) -> Any:
-    kind = WriteTxnMarkersRequest.WritableTxnMarker
-    return kind(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        transaction_result=True,
-        topics=[kind.WritableTxnMarkerTopic(name=name, partition_indexes=[0]) for name in names],
-        coordinator_epoch=0,
-    )
+def marker(producer_id: int, *names: str, epoch: int = 0) -> dict[str, Any]:
+    return {
+        **{"producer_id": producer_id, "producer_epoch": epoch, "transaction_result": True, "coordinator_epoch": 0},
+        "topics": [{"name": name, "partition_indexes": [0]} for name in names],
+    }
 
 
 def write(wire: Wire, *markers: Any) -> dict[int, dict[tuple[str, int], int]]:
     """WriteTxnMarkers: the errors of each producer's partitions. Each is answered in one row."""
-    answer = wire.call(WriteTxnMarkersRequest(version=1, markers=list(markers)))
+    answer = wire.ask("WriteTxnMarkers", 1, markers=list(markers))
     rows = {
         each.producer_id: {
             (topic.name, row.partition_index): row.error_code for topic in each.topics for row in topic.partitions
@@ -221,40 +213,15 @@ def test_isolation_levels_that_do_not_exist(wire: Wire, topic: str, isolation: i
 
 
 def list_offset(wire: Wire, topic: str, isolation: int, timestamp: int = -1) -> tuple[int, int]:
-    asked = ListOffsetsRequest.ListOffsetsTopic
-    partition = asked.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
-    topics = [asked(name=topic, partitions=[partition])]
-    answer = wire.call(ListOffsetsRequest(version=5, replica_id=-1, isolation_level=isolation, topics=topics))
-    row = answer.topics[0].partitions[0]
+    row = wire._list_offsets(topic, 0, timestamp, isolation, version=5)
     return row.error_code, row.offset
 
 
 @pytest.mark.parametrize("version", [6, 11])
 def test_a_fetch_without_partitions_has_no_isolation_level(wire: Wire, topic: str, version: int) -> None:
     def fetch(*names: str) -> tuple[int, list[int]]:
-        asked = FetchRequest.FetchTopic
-        partition = asked.FetchPartition(
-            partition=0,
-            current_leader_epoch=-1,
-            fetch_offset=0,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=1 << 20,
-        )
-        request = FetchRequest(
-            version=version,
-            replica_id=-1,
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=1 << 20,
-            isolation_level=7,
-            session_id=0,
-            session_epoch=-1,
-            topics=[asked(topic=name, partitions=[partition]) for name in names],
-            forgotten_topics_data=[],
-            rack_id="",
-        )
-        answer = wire.call(request)
+        topics = [{"topic": name, "partitions": [FROM_THE_BEGINNING]} for name in names]
+        answer = wire.ask("Fetch", version, topics=topics, **AT_ONCE | {"isolation_level": 7})
         return answer.error_code or 0, [row.error_code for each in answer.responses for row in each.partitions]
 
     top = FAILED if version >= 7 else NONE
@@ -277,24 +244,15 @@ def test_offsets_of_no_partition(
     identity = wire.init_ok(transactional_id)
 
     def commit(id: str, *names: str, partitions: tuple[int, ...] = ()) -> list[tuple[str, list[int]]]:
-        of_topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-        rows = [
-            of_topic.TxnOffsetCommitRequestPartition(
-                partition_index=index, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
-            )
-            for index in partitions
-        ]
+        committed = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        rows = [{"partition_index": index, **committed} for index in partitions]
         member: dict[str, Any] = {"generation_id": -1, "member_id": "", "group_instance_id": None}
-        answer = wire.call(
-            TxnOffsetCommitRequest(
-                version=version,
-                transactional_id=id,
-                group_id=group if has_group else "",
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                topics=[of_topic(name=name, partitions=rows) for name in names],
-                **(member if version >= 3 else {}),
-            )
+        answer = wire.ask(
+            "TxnOffsetCommit",
+            version,
+            **{"transactional_id": id, "group_id": group if has_group else "", **identity.fields},
+            topics=[{"name": name, "partitions": rows} for name in names],
+            **(member if version >= 3 else {}),
         )
         return [(each.name, [row.error_code for row in each.partitions]) for each in answer.topics]
 
@@ -313,10 +271,8 @@ def test_offsets_of_no_partition(
 
 
 def delete(wire: Wire, topic: str, before_offset: int) -> None:
-    of_topic = DeleteRecordsRequest.DeleteRecordsTopic
-    partition = of_topic.DeleteRecordsPartition(partition_index=0, offset=before_offset)
-    topics = [of_topic(name=topic, partitions=[partition])]
-    answer = wire.call(DeleteRecordsRequest(version=2, topics=topics, timeout_ms=10_000))
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "offset": before_offset}]}]
+    answer = wire.ask("DeleteRecords", 2, topics=topics, timeout_ms=10_000)
     assert answer.topics[0].partitions[0].error_code == 0, answer
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from kafka.protocol.consumer.fetch import FetchRequest
-from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
-from kafka.protocol.producer.produce import ProduceRequest
 
 from tests.interop.wire import (
+    AT_ONCE,
+    FROM_THE_BEGINNING,
     GROUP,
     NO_IDENTITY,
     READ_COMMITTED,
@@ -18,6 +16,7 @@ from tests.interop.wire import (
     Code,
     Produced,
     Wire,
+    message,
     record_batch,
     wait_until,
 )
@@ -50,20 +49,9 @@ def test_too_large_batch(wire: Wire, topic: str) -> None:
 
 def test_partitions_of_one_request_fail_by_themselves(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
-    data = ProduceRequest.TopicProduceData
     batch = record_batch([b"v"], identity, 0, transactional=True)
-    partitions = [data.PartitionProduceData(index=index, records=batch) for index in (0, 9)]
-    answer = wire.call(
-        ProduceRequest(
-            version=12,
-            transactional_id=transactional_id,
-            acks=-1,
-            timeout_ms=10_000,
-            topic_data=[data(name=topic, partition_data=partitions)],
-        )
-    )
-    results = {result.index: result.error_code for result in answer.responses[0].partition_responses}
-    assert results == {0: Code.NONE, 9: Code.UNKNOWN_TOPIC_OR_PARTITION}
+    results = wire.produce_to(transactional_id, ((topic, 0), batch), ((topic, 9), batch))
+    assert results == [Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION]
     assert wire.describe(transactional_id).topics == {topic: [0]}
 
 
@@ -95,30 +83,8 @@ def test_fetch_of_an_unknown_topic(wire: Wire) -> None:
 
 
 def test_fetch_of_an_unknown_topic_id(wire: Wire) -> None:
-    wanted = FetchRequest.FetchTopic
-    partition = wanted.FetchPartition(
-        partition=0,
-        current_leader_epoch=-1,
-        fetch_offset=0,
-        last_fetched_epoch=-1,
-        log_start_offset=-1,
-        partition_max_bytes=1000,
-    )
-    answer = wire.call(
-        FetchRequest(
-            version=13,
-            replica_id=-1,
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=1000,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            topics=[wanted(topic_id=uuid.uuid4(), partitions=[partition])],
-            forgotten_topics_data=[],
-            rack_id="",
-        )
-    )
+    topics = [{"topic_id": uuid.uuid4(), "partitions": [FROM_THE_BEGINNING]}]
+    answer = wire.ask("Fetch", 13, topics=topics, **AT_ONCE)
     assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 100)
 
 
@@ -135,8 +101,8 @@ def test_fetch_gives_at_least_one_batch(wire: Wire, topic: str) -> None:
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_find_many_coordinators(wire: Wire, version: int) -> None:
     keys = ["one", "two"]
-    request = FindCoordinatorRequest(version=version, key_type=TRANSACTION, coordinator_keys=keys)
-    found = {entry.key: entry.error_code for entry in wire.call(request).coordinators}
+    answer = wire.ask("FindCoordinator", version, key_type=TRANSACTION, coordinator_keys=keys)
+    found = {entry.key: entry.error_code for entry in answer.coordinators}
     assert found == dict.fromkeys(keys, Code.NONE)
 
 
@@ -147,17 +113,10 @@ def test_find_coordinator_of_an_unknown_kind(wire: Wire) -> None:
 @pytest.mark.parametrize("version", range(2, 9))
 def test_plain_offset_commit(wire: Wire, topic: str, group: str, version: int) -> None:
     wire.wait_for_coordinator(group, GROUP)
-    wanted = OffsetCommitRequest.OffsetCommitRequestTopic
-    partition = wanted.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=4, committed_leader_epoch=-1, committed_metadata="m"
-    )
-    request = OffsetCommitRequest(
-        version=version,
-        group_id=group,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        topics=[wanted(name=topic, partitions=[partition])],
-    )
+    committed = {"committed_offset": 4, "committed_leader_epoch": -1, "committed_metadata": "m"}
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, **committed}]}]
+    member = {"generation_id_or_member_epoch": -1, "member_id": ""}
+    request = message("OffsetCommit", version, group_id=group, topics=topics, **member)
     wait_until(lambda: wire.call(request).topics[0].partitions[0].error_code == Code.NONE)  # it may still be loading
     assert wire.offset_fetch(group, topic) == (Code.NONE, 4)
 
@@ -167,6 +126,6 @@ def test_offset_fetch_of_everything(wire: Wire, transactional_id: str, topic: st
     identity = wire.init_ok(transactional_id)
     assert wire.txn_offset_commit(transactional_id, identity, group, topic, 4) == Code.NONE
     assert wire.end_settled(transactional_id, identity, commit=True).error == Code.NONE
-    answer = wire.call(OffsetFetchRequest(version=7, group_id=group, topics=None, require_stable=True))
+    answer = wire.ask("OffsetFetch", 7, group_id=group, topics=None, require_stable=True)
     (found,) = answer.topics
     assert (found.name, [partition.committed_offset for partition in found.partitions]) == (topic, [4])

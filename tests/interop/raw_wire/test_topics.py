@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
-from kafka.protocol.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
 
 from tests.interop.wire import Wire
 
@@ -73,29 +73,23 @@ CREATED: Final = {
 
 @pytest.mark.parametrize("case", CREATED.values(), ids=CREATED)
 def test_topics_that_are_created(wire: Wire, case: New) -> None:
-    kind = CreateTopicsRequest.CreatableTopic
-    assigned = [
-        kind.CreatableReplicaAssignment(partition_index=index, broker_ids=list(to)) for index, to in case.assigned
-    ]
-    topic = kind(
-        name=case.name,
-        num_partitions=case.partitions,
-        replication_factor=case.replicas,
-        assignments=assigned,
-        configs=[],
-    )
-    request = CreateTopicsRequest(version=7, topics=[topic] * case.times, timeout_ms=10_000, validate_only=True)
-    assert [(row.error_code, row.error_message) for row in wire.call(request).topics] == [(case.error, case.message)]
+    topic = {
+        **{"name": case.name, "num_partitions": case.partitions, "replication_factor": case.replicas, "configs": []},
+        "assignments": [{"partition_index": index, "broker_ids": list(to)} for index, to in case.assigned],
+    }
+    answer = wire.ask("CreateTopics", 7, topics=[topic] * case.times, timeout_ms=10_000, validate_only=True)
+    assert [(row.error_code, row.error_message) for row in answer.topics] == [(case.error, case.message)]
+
+
+ORDINARY: Mapping[str, Any] = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
 
 
 def test_names_alike(wire: Wire, topic: str) -> None:
     """'.' and '_' collide in the names of metrics."""
-    kind = CreateTopicsRequest.CreatableTopic
 
     def create(name: str, *, only_check: bool = False) -> tuple[int, str | None]:
-        new = kind(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
-        request = CreateTopicsRequest(version=7, topics=[new], timeout_ms=10_000, validate_only=only_check)
-        (row,) = wire.call(request).topics
+        topics = [{"name": name, **ORDINARY}]
+        (row,) = wire.ask("CreateTopics", 7, topics=topics, timeout_ms=10_000, validate_only=only_check).topics
         return row.error_code, row.error_message
 
     existing = f"{topic}.a_b"
@@ -108,11 +102,8 @@ def test_names_alike(wire: Wire, topic: str) -> None:
 
 def delete(wire: Wire, *named: tuple[str | None, UUID | None]) -> list[tuple[bool, bool, int, str | None]]:
     """The rows: whether they have a name and an id, and their errors."""
-    states = [
-        DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id)  # type: ignore[arg-type]  # it takes None
-        for name, topic_id in named
-    ]
-    answer = wire.call(DeleteTopicsRequest(version=6, topics=states, timeout_ms=10_000))
+    topics = [{"name": name, "topic_id": topic_id} for name, topic_id in named]
+    answer = wire.ask("DeleteTopics", 6, topics=topics, timeout_ms=10_000)
     return [
         (row.name is not None, bool(row.topic_id and row.topic_id.int), row.error_code, row.error_message)
         for row in answer.responses
@@ -123,9 +114,8 @@ def delete(wire: Wire, *named: tuple[str | None, UUID | None]) -> list[tuple[boo
 def created(wire: Wire) -> tuple[str, Any]:
     """A topic of this test's own, with its id."""
     name = f"to-be-deleted-{next(_numbers)}-{uuid4()}"
-    kind = CreateTopicsRequest.CreatableTopic
-    topic = kind(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
-    answer = wire.call(CreateTopicsRequest(version=7, topics=[topic], timeout_ms=10_000, validate_only=False))
+    topics = [{"name": name, **ORDINARY}]
+    answer = wire.ask("CreateTopics", 7, topics=topics, timeout_ms=10_000, validate_only=False)
     return name, answer.topics[0].topic_id
 
 
