@@ -16,9 +16,9 @@ import pyarrow as pa
 from benchmarks import broker_peers
 from benchmarks.producer import new_topic, rounds_of
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ending, Prepared, Verdict
 from spark_sink.options import parse
 from spark_sink.sink_kafka import ProducerSinkKafka
+from spark_sink.store.attempt_states import Claim, Ending, Prepared, Verdict
 
 COUNTS = (1, 8, 32, 128, 512)
 MAX_MS_OF_512 = 250.0

@@ -24,9 +24,9 @@ from benchmarks.server_cost import ServerCost
 from benchmarks.simulation import Give, Resource, Sleep, Take, Work, end_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.testing.postgres import PostgresServer
-from spark_sink.attempt.states import Ended, Ending, Prepared
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
+from spark_sink.store.attempt_states import Ended, Ending, Prepared
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.connections import LINGER_S
 from spark_sink.store.tables import Decision

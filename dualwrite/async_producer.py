@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from dualwrite.client.io_thread import shared_io_thread, this_process
+from dualwrite.client.operations import Operation
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.bulk import BulkSend
@@ -29,7 +30,6 @@ from dualwrite.client.records.record import RecordHeaders, RecordMetadata, Store
 from dualwrite.client.records.record_future import BaseRecordFuture, BaseSentRecords
 from dualwrite.client.records.traces import end_unsent
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError

@@ -11,10 +11,10 @@ from collections.abc import Collection
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import this_process
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.monotonic import monotonic_s
 from dualwrite.client.participant_base import ParticipantBase
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.records.batches import Header
 from dualwrite.client.records.record_future import RecordFuture
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest

@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 from dualwrite.async_producer import AsyncProducer, AsyncRecordFuture
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.participant_base import ParticipantBase
 from dualwrite.client.producer_base import BlockedSend
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.records.batches import Header
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import DualWriteError

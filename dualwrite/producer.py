@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar, Unpack
 
 from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.monotonic import monotonic_s
+from dualwrite.client.operations import Operation
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.records.bulk import BulkSend
 from dualwrite.client.records.delivery import OnDelivery
@@ -29,7 +30,6 @@ from dualwrite.client.records.record import (
 from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
 from dualwrite.client.records.traces import end_unsent
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import DualWriteError, IllegalStateError

@@ -26,11 +26,11 @@ from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks, not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.writer import ThreadWriter, Use
 
 __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]

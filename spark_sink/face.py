@@ -28,13 +28,14 @@ from pyspark.sql.datasource import (
 )
 
 from spark_sink import commands
-from spark_sink.attempt.worker import OpenSink, checkpoint_root, sink_of, streaming_task, task_of
+from spark_sink.attempt.worker import checkpoint_root, streaming_task, task_of
 from spark_sink.driver.batch_log import configure_worker_logging, log, log_batch
 from spark_sink.driver.checkpoint import Checkpoint, check_trigger, find_checkpoint
 from spark_sink.driver.plan_note import note_plan, planned_generation
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskOutcome, TaskResult
+from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import SinkOptions, parse
 from spark_sink.store.rules import query_id_of_job
 
@@ -146,7 +147,7 @@ def plan_batch(
     """Plan a batch with Spark's schema. Raises as `Sink.plan` does, and SinkOptionError for unsuitable columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from spark_sink.attempt.record_encoder import check_schema
+    from spark_sink.record_encoder import check_schema
 
     columns = to_arrow_schema(schema, timezone="UTC")
     check_schema(columns, options)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.guarded import cleaning_up_after
-from spark_sink.attempt.worker import OpenSink, sink_of, task_of
+from spark_sink.attempt.worker import task_of
 from spark_sink.driver.batch_calls import BatchCalls, Call, Run
 from spark_sink.driver.batch_log import log, log_batch
 from spark_sink.driver.checkpoint import Checkpoint
@@ -27,6 +27,7 @@ from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkOptionError
 from spark_sink.face import plan_batch
 from spark_sink.handoff import Plan, TaskOutcome, TaskResult
+from spark_sink.open_sinks import OpenSink, sink_of
 from spark_sink.options import NO_SQL, RequireDigest, SinkOptions, parse
 from spark_sink.store.rules import check_query_id, query_of_call
 from spark_sink.store.topic.topic_url import is_topic

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from dualwrite.prepared_state import PreparedTxnState
     from dualwrite.producer import Producer
-    from spark_sink.attempt.states import Claim, ClaimRows, Ended, Prepared
     from spark_sink.attempt.task_transaction import ProducerTransaction
     from spark_sink.driver.completion import Completion
     from spark_sink.driver.orphans import OrphanKafka
+    from spark_sink.store.attempt_states import Claim, ClaimRows, Ended, Prepared
 
 COMPLETION_TIMEOUT_MS: Final = 20_000
 """The limit for taking ids over, and for completing their transactions, unless `kafka.max.block.ms` is set.

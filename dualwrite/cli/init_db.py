@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateTable
 
 from dualwrite.cli.connection import database, database_option, schema_option
 from dualwrite.cli.groups import Command
-from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
+from dualwrite.recipes.consume.consumed_offsets import create_offset_table
 from dualwrite.recipes.sql.pinned_tables import checked_schema
 from dualwrite.recipes.sqlalchemy.outbox_table import (
     assert_has_outboxes,
@@ -23,6 +23,7 @@ from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_t
 from dualwrite.recipes.sqlalchemy.tables import (
     create_lease_table,
     in_schema,
+    kafka_consumed_offset,
     kafka_transaction_database,
     kafka_transaction_lease,
 )

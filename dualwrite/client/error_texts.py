@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Final
 
-from dualwrite.client.wire.kafka_python import kafka_errors
+from dualwrite.client.kafka_python import kafka_errors
 from dualwrite.errors import Api
 
 # One row per refusal; {0} is the requested resource: the topic, the group or the transactional id.

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.reader import LogReader
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import FutureT, ProducerBase
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.errors import AuthenticationError, DualWriteError, KafkaUnreachableError

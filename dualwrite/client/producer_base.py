@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.io_thread import this_process
+from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.batches import Header
 from dualwrite.client.records.delivery import OnDelivery
@@ -21,7 +22,6 @@ from dualwrite.client.records.send_arguments import (
     encoded,
 )
 from dualwrite.client.records.traces import SpanEnd, end_unsent
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
 from dualwrite.config import ProducerConfig

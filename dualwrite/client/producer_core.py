@@ -17,6 +17,7 @@ from typing import Final
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.monotonic import monotonic_ms
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator
 from dualwrite.client.records.batches import EncodedBatch, Header
@@ -30,7 +31,6 @@ from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.unfinished_on_close import failed_on_close, unfinished_on_close
 from dualwrite.client.wanted_topics import WantedTopics

@@ -19,12 +19,12 @@ from typing import Final, NamedTuple, TypeVar
 
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import LastError, error_name, missing_right
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import MarkerPace
 from dualwrite.client.producer_port import Outgoing, ProducerPort
 from dualwrite.client.records.accumulator import Accumulator
 from dualwrite.client.records.delivery import TOO_LARGE, DeliveryResult, delivery_result
 from dualwrite.client.records.partition_queue import Batch
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.cluster import Lease

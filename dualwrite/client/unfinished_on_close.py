@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.operations import Operation
 from dualwrite.client.transactions.states import Call, ProducerState
 from dualwrite.config import ProducerConfig
 from dualwrite.prepared_state import PreparedTxnState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.operations import Operation
 
 
 class WantedTopics:

@@ -27,11 +27,11 @@ from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import ProducerState
-from spark_sink.attempt.record_encoder import by_topic
-from spark_sink.attempt.states import Prepared
 from spark_sink.errors import AttemptCondemnedError, SinkError, SinkOptionError
 from spark_sink.kafka_settings import in_terms_of_options
 from spark_sink.options import SinkOptions, TxnMode
+from spark_sink.record_encoder import by_topic
+from spark_sink.store.attempt_states import Prepared
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from dualwrite.errors import (
     PreparedTransactionLost,
 )
 from dualwrite.participant_async import AsyncParticipantProducer
-from spark_sink.attempt.states import Claim, Ended, Ending
 from spark_sink.errors import SinkError
+from spark_sink.store.attempt_states import Claim, Ended, Ending
 
 
 class OfClaim(Protocol):

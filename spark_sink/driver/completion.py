@@ -24,12 +24,12 @@ from dualwrite.decisions.republish import Fate, Judgement, judge, judge_by_log
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, may_retry, release, wait_for
 from spark_sink.driver.repair import Owed, Repairs, records_gone
 from spark_sink.errors import SinkError, StoreWentBackError
 from spark_sink.kafka_settings import admin_settings
 from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.store.attempt_states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 
 _NOTHING: Final = PreparedTxnState()
 

@@ -13,13 +13,13 @@ from typing import Final
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink import commands
-from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.driver.phases import PhaseTimes
 from spark_sink.errors import BatchLostError, SinkError, StoreWentBackError
 from spark_sink.handoff import BatchName
 from spark_sink.kafka_settings import in_terms_of_options
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import SinkKafka
+from spark_sink.store.attempt_states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.store.sink_store import ClaimStore
 
 _FIRST_WAIT_S: Final = 0.1

@@ -21,8 +21,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from dualwrite.errors import KafkaError
-from spark_sink.attempt.states import AttemptStatus
 from spark_sink.options import OnOrphans
+from spark_sink.store.attempt_states import AttemptStatus
 from spark_sink.store.sink_store import OrphanStore
 
 if TYPE_CHECKING:

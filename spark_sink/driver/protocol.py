@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 from dualwrite.errors import DualWriteError
 from dualwrite.monkey_patches import assert_unpatched
-from spark_sink.attempt.states import Claim, Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.batch_log import log_completed
 from spark_sink.driver.finisher import CommitSummary, Finisher, Tally, waits_s
@@ -29,6 +28,7 @@ from spark_sink.options import NO_SQL, RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
 from spark_sink.store import rules
+from spark_sink.store.attempt_states import Claim, Verdict
 from spark_sink.store.sink_store import SinkStore, unavailable_means
 
 if TYPE_CHECKING:

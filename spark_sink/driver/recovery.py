@@ -29,7 +29,6 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.decisions.republish import Fate, Judgement
 from dualwrite.errors import DualWriteError
 from spark_sink import commands
-from spark_sink.attempt.states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.finisher import StoredClaims, advice_if_it_went_back, advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
 from spark_sink.driver.orphans import Orphan, Orphans
@@ -39,6 +38,7 @@ from spark_sink.handoff import BatchName
 from spark_sink.lake.files import library_missing
 from spark_sink.lake.janitor import Janitor
 from spark_sink.lake.place import LakePlace
+from spark_sink.store.attempt_states import AttemptStatus, Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow, OwedBatch
 

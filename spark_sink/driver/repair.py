@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from dualwrite.decisions.republish import Judgement, Republished, publish_again
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
 from dualwrite.participant_async import AsyncParticipantProducer
-from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, wait_for
 from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.store.attempt_states import Claim, ClaimRows, Ended, Ending, Prepared
 
 _AT_ONCE: Final = 4
 """Transactions that are published again at once; of each, the records of one partition are in memory."""

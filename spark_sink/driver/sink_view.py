@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dualwrite.admin import TransactionAdmin
-from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
+from spark_sink.store.attempt_states import LIVE, AttemptStatus
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, OwedBatch, SinkRow
 

@@ -1,7 +1,9 @@
 """The Kafka source: which offsets a query reads, and how the tasks read them.
 
-May import the modules at the top, and `driver/batch_log.py`. Only `source.py` imports Spark; only `kafka_python.py` and
+Of the driver it imports `batch_log.py` alone. Only `source.py` imports Spark; only `kafka_python.py` and
 `librdkafka.py` import a Kafka library.
 
 Open first: `source.py`.
+
+Imports of its neighbours: `driver`.
 """

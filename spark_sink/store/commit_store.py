@@ -18,7 +18,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sqlalchemy.deciding import examine
-from spark_sink.attempt.states import (
+from spark_sink.errors import SinkError, StoreWentBackError
+from spark_sink.handoff import BatchName, TaskIdentity
+from spark_sink.options import OnNewCheckpoint, StoreOptions
+from spark_sink.store import rules
+from spark_sink.store.attempt_states import (
     EVENTS,
     TERMINAL,
     VERDICTS,
@@ -32,10 +36,6 @@ from spark_sink.attempt.states import (
     after,
     before,
 )
-from spark_sink.errors import SinkError, StoreWentBackError
-from spark_sink.handoff import BatchName, TaskIdentity
-from spark_sink.options import OnNewCheckpoint, StoreOptions
-from spark_sink.store import rules
 from spark_sink.store.connections import engine_for, rest
 from spark_sink.store.lake_ledger import LakeLedger
 from spark_sink.store.retired_slots import RetiredSlots

@@ -13,9 +13,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as pt
 
-from spark_sink.attempt.record_encoder import KAFKA_COLUMNS
 from spark_sink.errors import SinkOptionError
 from spark_sink.options import DualTable
+from spark_sink.record_encoder import KAFKA_COLUMNS
 from spark_sink.store.table_catalog import ColumnKind, Columns, ColumnType, TableColumn, UniqueKey
 
 OWN_COLUMNS: Final = ("dw_attempt_id", "dw_partition_id", "dw_seq")

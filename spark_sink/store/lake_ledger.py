@@ -13,8 +13,8 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from spark_sink.attempt.states import AttemptEvent, after
 from spark_sink.errors import DualTableError, SinkError
+from spark_sink.store.attempt_states import AttemptEvent, after
 from spark_sink.store.tables import DETAIL_LENGTH, Decision, LakeFile, LakeRow, OwedBatch, StoreTables
 from spark_sink.store.transactions import StoreTransactions
 

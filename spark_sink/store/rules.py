@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink import commands
-from spark_sink.attempt.states import VERDICTS, AttemptEvent, AttemptStatus, Claim, after, before
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -21,6 +20,7 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 from spark_sink.options import OnNewCheckpoint
+from spark_sink.store.attempt_states import VERDICTS, AttemptEvent, AttemptStatus, Claim, after, before
 from spark_sink.store.tables import QUERY_ID_LENGTH, AttemptRow, BatchRow, Decision
 
 JOB_PREFIX: Final = "job:"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Prepared, Verdict
 from spark_sink.errors import StoreUnavailableError
+from spark_sink.store.attempt_states import AttemptStatus, Claim, Ended, Prepared, Verdict
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

@@ -12,9 +12,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.recipes.sqlalchemy.deciding import exact_text
 from spark_sink import commands
-from spark_sink.attempt.states import AttemptStatus, Claim
 from spark_sink.errors import SinkError
 from spark_sink.handoff import BatchName
+from spark_sink.store.attempt_states import AttemptStatus, Claim
 
 SINK_ID_LENGTH: Final = 100
 QUERY_ID_LENGTH: Final = 255

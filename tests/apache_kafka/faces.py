@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.guarantee import Guarantee
 from dualwrite.participant import ParticipantProducer

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from spark_sink.attempt.states import Ending, Verdict
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
 from spark_sink.options import parse
 from spark_sink.sink_kafka import ProducerSinkKafka
+from spark_sink.store.attempt_states import Ending, Verdict
 from tests.spark.kafka_world import claim, everything
 
 from .clusters import Cluster

@@ -9,10 +9,10 @@ import pytest
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.producer import Producer
-from spark_sink.attempt.states import AttemptStatus
 from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import Action, SinkRecovery
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import AttemptStatus
 from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import ApplicationWorld
 from tests.spark.store_engines import sqlite_engine

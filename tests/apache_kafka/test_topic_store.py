@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Prepared
 from spark_sink.errors import SinkError, SinkFencedError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
+from spark_sink.store.attempt_states import LIVE, AttemptStatus, Ended, Ending, Prepared
 from spark_sink.store.tables import BatchStatus, Decision
 from spark_sink.store.topic.topic_store import TopicStore
 from tests.spark.topic_stores import kafka_log

@@ -12,10 +12,10 @@ from confluent_kafka.admin import ResourcePatternType as PatternType
 
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.testing.certificates import Certificates, make_certificates
-from spark_sink.attempt.states import Prepared
 from spark_sink.errors import CommitLogError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
+from spark_sink.store.attempt_states import Prepared
 from spark_sink.store.tables import Decision
 from spark_sink.store.topic.kafka_log import KafkaLog
 from spark_sink.store.topic.topic_store import TopicStore

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from dualwrite.errors import NotDurableError
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import AttemptStatus, Prepared, Verdict
 from spark_sink.driver.finisher import StoredClaims
 from spark_sink.errors import SinkError, StoreWentBackError
+from spark_sink.store.attempt_states import AttemptStatus, Prepared, Verdict
 from spark_sink.store.commit_store import CommitStore
 from tests.durability.test_synchronous_commit_off import url_with_it_off
 from tests.spark.sink_model import Process, World, new_store

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import AttemptStatus, Prepared
 from spark_sink.errors import DualTableError
 from spark_sink.options import DualMode, DualTable, OnNewCheckpoint
+from spark_sink.store.attempt_states import AttemptStatus, Prepared
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.dual_table import DualTableWriter
 from spark_sink.store.tables import Decision

@@ -11,8 +11,8 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka.admin import KafkaAdminClient
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import PartitionEnd
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import OutcomeUnknown, PreparedTransactionLost, RecordsGoneError
 from dualwrite.prepared_state import PreparedTxnState

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, Hold
+from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.record_future import Waiter
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import IllegalStateError
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted

@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.client import messages as m
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import (
     Api,
@@ -38,6 +38,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -45,7 +46,6 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.store import NO_STORED_BLOCKS, StoredBlocks, not_durable, state_in
 from dualwrite.recipes.core.waiting import direct
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_offsets import position_of

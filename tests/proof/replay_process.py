@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import psycopg
 
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import KafkaTimeoutError, OutcomeUnknown
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant
 from dualwrite.recipes.core.store import StoredBlocks
@@ -29,7 +30,6 @@ from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.backend import PsycopgDriver
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import DatabaseGone, Said
 from tests.proof.kafka_requests import TRANSACTIONAL_ID
 from tests.proof.owner import Owner

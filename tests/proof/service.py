@@ -21,11 +21,11 @@ from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import TRANSACTIONAL_ID_NOT_FOUND
 from dualwrite.errors import DualWriteError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.store import state_in, stayed_locked
 from dualwrite.recipes.recovery import completion, log_ends, service
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.recovery.stored_rows import StoredRow
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.kafka_model import PROFILES, Profile
 from tests.proof.kafka_requests import TRANSACTIONAL_ID

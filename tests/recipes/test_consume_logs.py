@@ -16,9 +16,9 @@ from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingErr
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume import ConsumeTransformWrite, forget_consumed_offsets
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, Gap, find_gaps
-from dualwrite.recipes.consume.consumed_offsets import kafka_consumed_offset
 from dualwrite.recipes.consume.consumers import Bounds, ConsumedRecord, KafkaPythonAdapter
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.sqlalchemy.tables import kafka_consumed_offset
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.recipes.pipelines import Site, carry, copy
 from tests.recipes.pipelines import emulator as emulator

@@ -22,9 +22,10 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume_async import AsyncHandler
-from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase, kafka_consumed_offset
+from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.faststream import ExactlyOnce
+from dualwrite.recipes.sqlalchemy.tables import kafka_consumed_offset
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, event_bodies, events, unique

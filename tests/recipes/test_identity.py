@@ -20,11 +20,11 @@ from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sqlalchemy import tables
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter

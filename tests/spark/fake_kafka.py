@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from dualwrite.errors import FencedError, KafkaError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 from spark_sink.driver.open_transactions import OpenTransaction, is_of_sink
 from spark_sink.errors import AttemptCondemnedError, StoreWentBackError
 from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.store.attempt_states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
 
 _NOTHING = PreparedTxnState()
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.attempt.task_transaction import ProducerTransaction
 from spark_sink.options import SinkOptions, parse
 from spark_sink.pause_points import Pause
 from spark_sink.sink_kafka import ProducerSinkKafka
+from spark_sink.store.attempt_states import Claim, Ended, Ending, Prepared, Verdict
 from tests.support.conditions import until
 from tests.support.topics import read_topic, wait_until_settled
 

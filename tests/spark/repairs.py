@@ -16,11 +16,11 @@ from dualwrite.broker_emulator import Emulator, VirtualClock
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
-from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.driver.finisher import CommitSummary
 from spark_sink.driver.protocol import Sink
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.store.attempt_states import LIVE, AttemptStatus
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import AttemptRow, BatchStatus, StoreTables
 from tests.spark.kafka_world import TIERS, KafkaWorld

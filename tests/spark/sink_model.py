@@ -16,12 +16,12 @@ import greenlet
 import pyarrow as pa
 import sqlalchemy as sa
 
-from spark_sink.attempt.states import LIVE
 from spark_sink.driver.finisher import CommitSummary
 from spark_sink.driver.protocol import Sink
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import OnNewCheckpoint, SinkOptions, StoreOptions, TxnMode
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import LIVE
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from dualwrite.broker_emulator.emulator import Emulator
-from spark_sink.attempt.states import LIVE
+from spark_sink.store.attempt_states import LIVE
 from spark_sink.store.topic.topic_store import TopicStore
 from tests.spark.topic_stores import kafka_log
 from tests.support.databases import unique

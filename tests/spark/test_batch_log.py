@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from spark_sink.attempt import worker
-from spark_sink.attempt.worker import sink_of
+from spark_sink import open_sinks
 from spark_sink.driver import batch_log
 from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch, log_completed
 from spark_sink.driver.finisher import CommitSummary, Tally
 from spark_sink.driver.phases import PhaseTimes
 from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
+from spark_sink.open_sinks import sink_of
 from spark_sink.options import SinkOptions, parse
 from spark_sink.store.tables import BatchInDoubt, BatchRow, BatchStatus
 
@@ -127,7 +127,7 @@ def open_fake(options: SinkOptions) -> Any:
 
 
 def test_a_worker_keeps_the_sinks_it_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_sinks", OrderedDict())
+    monkeypatch.setattr(open_sinks, "_sinks", OrderedDict())
 
     def options(sink_id: str, job: str = "j") -> SinkOptions:
         given = {"sinkId": sink_id, "jobId": job, "kafka.bootstrap.servers": "b:1", "commitStore.url": "sqlite:////s"}

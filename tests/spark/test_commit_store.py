@@ -11,7 +11,6 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, AttemptStatus, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import (
     AttemptCondemnedError,
     BatchLostError,
@@ -23,6 +22,7 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import BatchName, TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
+from spark_sink.store.attempt_states import LIVE, AttemptStatus, Ended, Ending, Prepared, Verdict
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.rules import query_id_of_job, slot_of
 from spark_sink.store.tables import BatchStatus, Decision, StoreTables

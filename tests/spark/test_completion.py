@@ -12,9 +12,9 @@ import pytest
 from dualwrite.broker_emulator import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault, Hold, VirtualClock
 from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
-from spark_sink.attempt.states import Claim, Ending, Prepared, Verdict
 from spark_sink.errors import AttemptCondemnedError, StoreWentBackError
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import Claim, Ending, Prepared, Verdict
 from tests.spark.kafka_world import TIERS, KafkaWorld, Rows, claim, endings, everything, kafka_world, mine, rows
 from tests.support.conditions import until
 

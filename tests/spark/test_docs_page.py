@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from spark_sink import errors, options
-from spark_sink.attempt.states import AttemptStatus
 from spark_sink.reading import options as source_options
+from spark_sink.store.attempt_states import AttemptStatus
 from spark_sink.store.tables import BatchStatus, StoreTables
 from tests.test_docs import DOCS, rows
 

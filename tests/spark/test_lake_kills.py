@@ -20,10 +20,10 @@ import sqlalchemy as sa
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
-from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.lake.files import file_name
 from spark_sink.lake.strays import Strays
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import LIVE, AttemptStatus
 from spark_sink.store.commit_store import CommitStore
 from tests.spark import lake_driver
 from tests.spark.applications import recovery

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from spark_sink.attempt.states import AttemptStatus
 from spark_sink.errors import (
     BatchLostError,
     DualTableError,
@@ -22,6 +21,7 @@ from spark_sink.errors import (
 from spark_sink.lake.janitor import Janitor
 from spark_sink.lake.table_log import Mark
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import AttemptStatus
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, die_at, owe, owed, publisher, refusal
 from tests.spark.lake_tables import KINDS, IcebergLake, LakeTable, UnreliableLog, copy_database

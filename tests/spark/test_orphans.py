@@ -16,7 +16,6 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.errors import AuthorizationError
 from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
-from spark_sink.attempt.states import AttemptStatus
 from spark_sink.driver.open_transactions import OpenTransaction, is_of_sink
 from spark_sink.driver.orphans import OrphanEnd, OrphanKafka, Orphans, OrphanWatch, decide
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
@@ -24,6 +23,7 @@ from spark_sink.errors import SinkError, StoreUnavailableError
 from spark_sink.handoff import Plan
 from spark_sink.options import OnOrphans
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import AttemptStatus
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.applications import ApplicationWorld, recovery
 from tests.spark.fake_kafka import FakeOpenTransactions

@@ -10,8 +10,7 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_sink import DualWriteKafka, face
-from spark_sink.attempt import worker
+from spark_sink import DualWriteKafka, face, open_sinks
 from spark_sink.driver.protocol import Sink
 from spark_sink.handoff import Plan
 from spark_sink.options import SinkOptions
@@ -46,7 +45,7 @@ class Application:
 
         self._monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: str(self._directory / "userFiles"))
         self._monkeypatch.setattr(face, "_is_planner", lambda: plans)
-        self._monkeypatch.setattr(worker, "_sinks", type(worker._sinks)())
+        self._monkeypatch.setattr(open_sinks, "_sinks", type(open_sinks._sinks)())
         options = {
             "sinkid": self._sink_id,
             "topic": "orders",

@@ -11,7 +11,6 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import KafkaError, NotDurableError
-from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import (
     DecisionUnknownError,
     SinkError,
@@ -20,6 +19,7 @@ from spark_sink.errors import (
 )
 from spark_sink.handoff import TaskOutcome, TaskResult
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import LIVE, AttemptStatus
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.sink_model import QUERY, Process, Stalling, World, new_store, run_batch, task

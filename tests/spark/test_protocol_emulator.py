@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.guarantee import Tier
-from spark_sink.attempt.states import LIVE
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import AttemptCondemnedError
 from spark_sink.handoff import Plan, TaskResult
 from spark_sink.options import parse
 from spark_sink.pause_points import PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka
+from spark_sink.store.attempt_states import LIVE
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.kafka_world import TIERS

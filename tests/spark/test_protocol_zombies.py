@@ -11,10 +11,10 @@ import pytest
 
 from dualwrite.errors import KafkaError
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import SinkError, SinkFencedError
 from spark_sink.handoff import Plan, TaskOutcome
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import LIVE, AttemptStatus
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.retired_slots import RetiredSlots
 from spark_sink.store.topic import operations

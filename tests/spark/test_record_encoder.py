@@ -12,10 +12,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from dualwrite.errors import InvalidRecordError
 from dualwrite.guarantee import Tier
 from dualwrite.partitioners import murmur2_partition
-from spark_sink.attempt.record_encoder import by_topic, check_schema
-from spark_sink.attempt.states import Verdict
 from spark_sink.errors import SinkOptionError
 from spark_sink.options import SinkOptions, parse
+from spark_sink.record_encoder import by_topic, check_schema
+from spark_sink.store.attempt_states import Verdict
 from tests.spark.kafka_world import KafkaWorld, claim, everything, kafka_world, mine
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

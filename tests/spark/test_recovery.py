@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile, VirtualClock
 from dualwrite.producer import Producer
-from spark_sink.attempt.states import AttemptStatus
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
 from spark_sink.errors import AttemptCondemnedError, BatchLostError
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import AttemptStatus
 from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import ApplicationWorld, recovery
 from tests.support.conditions import until

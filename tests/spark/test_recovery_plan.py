@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.driver.recovery import CHANGES, NEEDS_OPERATOR, Action, Facts, decide
+from spark_sink.store.attempt_states import LIVE, AttemptStatus
 
 OLD, NEW = 60_000, 59_999
 S, A = AttemptStatus, Action

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_sink import DualWriteKafka, SinkError, SinkOptionError
-from spark_sink.attempt import worker
+from spark_sink import DualWriteKafka, SinkError, SinkOptionError, open_sinks
 from spark_sink.face import StreamWriter
 from spark_sink.options import SinkOptions, parse
 
@@ -19,7 +18,7 @@ SCHEMA = StructType([StructField("value", StringType())])
 
 @pytest.fixture(autouse=True)
 def _no_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_sinks", OrderedDict())
+    monkeypatch.setattr(open_sinks, "_sinks", OrderedDict())
 
 
 class Format(DualWriteKafka):

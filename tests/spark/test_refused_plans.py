@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import CheckpointMismatchError, SinkError, SinkFencedError
 from spark_sink.handoff import TaskOutcome
 from spark_sink.options import DualMode, DualTable, OnNewCheckpoint
+from spark_sink.store.attempt_states import LIVE, AttemptStatus
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.sink_model import Process, World, new_store, run_batch, task
 from tests.spark.store_engines import engine_on

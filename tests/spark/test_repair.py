@@ -27,10 +27,10 @@ from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
-from spark_sink.attempt.states import AttemptStatus, Prepared
 from spark_sink.driver.recovery import Action
 from spark_sink.errors import BatchLostError, SinkError, SinkOptionError
 from spark_sink.pause_points import PausePoint
+from spark_sink.store.attempt_states import AttemptStatus, Prepared
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import recovery

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_sink.attempt.states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.store.attempt_states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
 from spark_sink.store.rules import Leasable, decision_of, expired, is_decided, query_id_of_job
 from spark_sink.store.tables import BatchRow, BatchStatus
 

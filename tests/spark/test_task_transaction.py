@@ -13,8 +13,8 @@ from dualwrite.broker_emulator import DropReply, Fault
 from dualwrite.errors import AbortableError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Ending, Prepared, Verdict
 from spark_sink.errors import AttemptCondemnedError, SinkOptionError
+from spark_sink.store.attempt_states import Ending, Prepared, Verdict
 from tests.spark.kafka_world import (
     TIERS,
     KafkaWorld,

@@ -12,10 +12,10 @@ from dualwrite.broker_emulator import CloseBefore, DropReply, Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.log import partition_log
 from dualwrite.producer import Producer
-from spark_sink.attempt.states import Prepared
 from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, parse
+from spark_sink.store.attempt_states import Prepared
 from spark_sink.store.opening import open_store
 from spark_sink.store.tables import Decision
 from spark_sink.store.topic.kafka_log import KafkaLog

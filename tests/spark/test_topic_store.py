@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import AttemptStatus, Prepared
 from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkFencedError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
+from spark_sink.store.attempt_states import AttemptStatus, Prepared
 from spark_sink.store.sink_store import unavailable_means
 from spark_sink.store.tables import Decision
 from spark_sink.store.topic.log import StoredRecord

@@ -16,10 +16,10 @@ import greenlet
 import pytest
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import CHANGES, LIVE, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
+from spark_sink.store.attempt_states import CHANGES, LIVE, Ended, Ending, Prepared, Verdict
 from spark_sink.store.rules import CONDEMNABLE
 from spark_sink.store.tables import AttemptRow, BatchRow, Decision
 from spark_sink.store.topic import operations

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.errors import BatchLostError, SinkError, StoreWentBackError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
+from spark_sink.store.attempt_states import Claim, Ended, Ending, Prepared, Verdict
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import AttemptRow, Decided, Decision, Lease, Planned
 from spark_sink.store.topic.topic_store import TopicStore

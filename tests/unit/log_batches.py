@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from dualwrite.client.log.batches import StoredBatch, batches_in
+from dualwrite.client.kafka_python import DefaultRecordBatchBuilder
+from dualwrite.client.records.batch_reading import StoredBatch, batches_in
 from dualwrite.client.records.batches import checksummed
-from dualwrite.client.wire.kafka_python import DefaultRecordBatchBuilder
 
 ATTRIBUTES_AT: Final = 21
 LEADER_EPOCH_AT: Final = 12

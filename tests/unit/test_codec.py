@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dualwrite.client import messages as m
+from dualwrite.client.kafka_python import ProduceRequest
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.wire import codec, compiled
-from dualwrite.client.wire.kafka_python import ProduceRequest
 from dualwrite.errors import Api
 
 TWO = (TopicPartition("x", 0), TopicPartition("x", 3))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dualwrite.client.kafka_python import EndTxnRequest, EndTxnResponse, ProduceRequest, ProduceResponse
 from dualwrite.client.wire import compiled
-from dualwrite.client.wire.kafka_python import EndTxnRequest, EndTxnResponse, ProduceRequest, ProduceResponse
 
 
 def end_txn(version: int) -> Any:

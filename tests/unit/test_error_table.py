@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from dualwrite.client import messages as m
+from dualwrite.client.kafka_python import kafka_errors
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event, ProducerState
-from dualwrite.client.wire.kafka_python import kafka_errors
 from dualwrite.errors import (
     ERROR_CLASSES,
     AbortableError,

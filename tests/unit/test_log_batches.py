@@ -11,12 +11,12 @@ import cramjam
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 
+from dualwrite.client.kafka_python import FetchRequest, FetchResponse
 from dualwrite.client.log import codec
-from dualwrite.client.log.batches import Marker, StoredRecord, batches_in, marker_of, records_of
 from dualwrite.client.records import compression
+from dualwrite.client.records.batch_reading import Marker, StoredRecord, batches_in, marker_of, records_of
 from dualwrite.client.records.batches import HEADER_BYTES, checksummed
 from dualwrite.client.records.record import TopicPartition
-from dualwrite.client.wire.kafka_python import FetchRequest, FetchResponse
 from dualwrite.errors import AdminError, Api, ConfigError, RetriableError
 
 from .log_batches import ATTRIBUTES_AT, batch, batch_bytes, marker, marker_bytes, one, placed

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dualwrite.client import messages as m
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
@@ -23,7 +24,6 @@ from dualwrite.client.records.partition_queue import Batch
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.transactions.manager import TransactionManager
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event, ProducerState
 from dualwrite.errors import (
     AbortableError,

@@ -11,9 +11,9 @@ import random
 import pytest
 
 from dualwrite.client import messages as m
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.transactions.manager import TransactionManager
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import Api, FencedError, OutcomeUnknown, PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState

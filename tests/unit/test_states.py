@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
 from dualwrite.errors import AbortableError, FatalError, FencedError, IllegalStateError, InvalidTxnStateError
 from dualwrite.prepared_state import PreparedTxnState

@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from dualwrite.client.log.batches import StoredBatch
 from dualwrite.client.log.codec import Fetched
 from dualwrite.client.log.transaction_end import (
     EndSearch,
@@ -17,6 +16,7 @@ from dualwrite.client.log.transaction_end import (
     TransactionEnd,
     first_record_of,
 )
+from dualwrite.client.records.batch_reading import StoredBatch
 from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.client import messages as m
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import (
     AbortableError,

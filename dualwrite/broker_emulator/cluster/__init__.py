@@ -1,5 +1,7 @@
 """The cluster of one emulator: nodes, topics, partitions, leaders, reassignments and features.
 
-Imports the log, the storage, the coordinators (transactions, groups), faults, quotas and security, but neither `net`
-nor the files of the APIs. Open first: `cluster.py`.
+Of the APIs it imports the registry and the call alone. Open first: `cluster.py`.
+
+Imports of its neighbours: `api`, `configs`, `faults`, `groups`, `log`, `metrics`, `quotas`, `security`, `share`,
+`storage`, `transactions`.
 """

@@ -4,4 +4,6 @@ Open `setting.py` first, which defines a setting. `broker_settings.py`, `resourc
 Kafka's tables; `differences.py` has the differences here. `reading.py` parses the settings of a broker, `effective.py`
 looks values up, `description.py` and `alteration.py` serve DescribeConfigs and AlterConfigs, and `changes.py` applies
 alterations to a cluster. Only `changes.py` imports `cluster/`.
+
+Imports of its neighbours: `cluster`, `log`, `security`, `storage`.
 """

@@ -2,9 +2,10 @@
 
 Open `server.py` first: it routes a request to its endpoint. `endpoint.py` defines the table of endpoints; `endpoints/`
 has one file per subject. `shapes.py` reads, writes and describes JSON by dataclasses; `openapi.py` describes the
-endpoints. `http_server.py` and `http_connection.py` are HTTP on asyncio; `page/` is the HTML page. May import every
-other package of the emulator except `schema_registry/`, which uses the same HTTP server. Only `schema_registry/` and
-`emulator.py` import this package, when a port is opened.
+endpoints. `http_server.py` and `http_connection.py` are HTTP on asyncio; `page/` is the HTML page. `schema_registry/`
+uses the same HTTP server.
+
+Imports of its neighbours: `api`, `cluster`, `faults`, `groups`, `log`, `metrics`, `quotas`, `transactions`.
 """
 
 from __future__ import annotations

@@ -7,4 +7,6 @@ Start with `coordinator.py`, which finds the shard of a group; a shard (`shard.p
 
 The shells (coordinator, shard, `consumer/service.py`) may import the cluster, its replication, the log and the clock;
 everything else does no I/O and reads no clock.
+
+Imports of its neighbours: `cluster`, `configs`, `log`, `share`.
 """

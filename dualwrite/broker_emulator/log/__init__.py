@@ -6,6 +6,7 @@ the aborted index. `producer_state.py` has the rules by which batches and marker
 segments of one log, which come from a storage (it declares both): in memory (`memory_segment.py`) or on disk
 (`disk_log.py`, `disk_segment.py`; a start: `disk_loading.py`, `recovery.py`). `cleaner.py` compacts.
 
-May import configuration, metrics counters, and the flusher and the log ends of `storage/`; knows nothing of the
-cluster.
+Of the metrics it imports the counters, of the storage the flusher and the log ends.
+
+Imports of its neighbours: `configs`, `metrics`, `storage`.
 """

@@ -1,4 +1,6 @@
 """Listeners and connections: frames in, frames out, TLS and logins.
 
-Imports the registry of the APIs, `security` and the faults. Open first: `server.py`, the connection.
+Open first: `server.py`, the connection.
+
+Imports of its neighbours: `api`, `cluster`, `faults`, `log`, `quotas`, `security`.
 """

@@ -1,4 +1,6 @@
 """The emulator as a process of its own: its command line, and the tuning of such a process before it starts.
 
-Imports the emulator; only the two commands import this. Open first: `command_line.py`.
+Only the two commands import this. Open first: `command_line.py`.
+
+Imports of its neighbours: `cluster`, `log`, `security`.
 """

@@ -6,4 +6,6 @@ state in `state.py` and `state_records.py` (records of `__share_group_state`), s
 
 The shells (`groups_service.py` at the group coordinator, `state_coordinator.py`, `leader.py`) may import the cluster,
 the log and the clock; everything else does no I/O and reads no clock.
+
+Imports of its neighbours: `cluster`, `configs`, `groups`, `log`, `transactions`.
 """

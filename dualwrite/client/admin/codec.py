@@ -16,9 +16,7 @@ from dualwrite.client.admin.results import (
     TransactionListing,
     TwoPhaseCommit,
 )
-from dualwrite.client.records.record import TopicPartition
-from dualwrite.client.wire import codec
-from dualwrite.client.wire.kafka_python import (
+from dualwrite.client.kafka_python import (
     ApiVersionsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -34,6 +32,8 @@ from dualwrite.client.wire.kafka_python import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.wire import codec
 from dualwrite.errors import Api
 from dualwrite.prepared_state import PreparedTxnState
 

@@ -2,4 +2,6 @@
 
 `reader` sends the requests and repeats them, `transaction_end` decides by the responses, `codec` and `batches` decode
 them; only `reader` does I/O.
+
+Imports of its neighbours: `admin`, `records`, `transactions`, `wire`.
 """

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client.admin.codec import Call, Reply
-from dualwrite.client.log.batches import StoredBatch, batches_in
+from dualwrite.client.kafka_python import FetchRequest, FetchResponse
+from dualwrite.client.records.batch_reading import StoredBatch, batches_in
 from dualwrite.client.records.record import TopicPartition
-from dualwrite.client.wire.kafka_python import FetchRequest, FetchResponse
 from dualwrite.errors import Api
 
 _VERSIONS: Final = (4, 12)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from dualwrite.client.admin.codec import Call, Reply
-from dualwrite.client.records.record import TopicPartition
-from dualwrite.client.wire.kafka_python import (
+from dualwrite.client.kafka_python import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteRecordsRequest,
@@ -19,6 +18,7 @@ from dualwrite.client.wire.kafka_python import (
     ProduceRequest,
     ProduceResponse,
 )
+from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import Api
 
 _PRODUCE_VERSIONS: Final = (3, 12)

@@ -20,8 +20,8 @@ from dualwrite.client.admin.driver import (
     Results,
 )
 from dualwrite.client.log import codec, partition_codec
-from dualwrite.client.log.batches import StoredBatch, records_of
 from dualwrite.client.messages import ANY_NODE
+from dualwrite.client.records.batch_reading import StoredBatch, records_of
 from dualwrite.client.records.batches import HEADER, HEADER_BYTES, stamp_and_build
 from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.record import TopicPartition

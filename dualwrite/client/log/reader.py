@@ -18,7 +18,6 @@ from dualwrite.client.admin.driver import (
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.admin.topics import describe_topics
 from dualwrite.client.log import codec
-from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.codec import Fetched
 from dualwrite.client.log.repair_search import RepairSearch
 from dualwrite.client.log.transaction_end import (
@@ -31,6 +30,7 @@ from dualwrite.client.log.transaction_end import (
     TransactionEnd,
     first_record_of,
 )
+from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.wire.cluster import ClusterSettings

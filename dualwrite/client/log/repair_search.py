@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from dualwrite.client.log.batches import Marker, StoredBatch, StoredRecord, marker_of, records_of
 from dualwrite.client.log.codec import Fetched
 from dualwrite.client.log.transaction_end import Next, Search
+from dualwrite.client.records.batch_reading import Marker, StoredBatch, StoredRecord, marker_of, records_of
 from dualwrite.client.records.late import original
 from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from dualwrite.client.log.batches import Marker, StoredBatch, StoredRecord, marker_of, records_of
 from dualwrite.client.log.codec import Fetched
+from dualwrite.client.records.batch_reading import Marker, StoredBatch, StoredRecord, marker_of, records_of
 from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
 

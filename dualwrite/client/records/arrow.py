@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.batches import HEADER_BYTES, EncodedBatch
 from dualwrite.client.records.key_columns import OF_ALL_KEYS
 from dualwrite.client.records.partition_queue import Batch
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.varints import varint
 from dualwrite.errors import InvalidRecordError
 

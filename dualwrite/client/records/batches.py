@@ -24,8 +24,8 @@ try:
 
     _STAMP_ARGUMENTS: tuple[bool, ...] = ()
 except ImportError:
-    from dualwrite.client.wire.kafka_python import DefaultRecordBatchBuilder as _Builder  # type: ignore[assignment]
-    from dualwrite.client.wire.kafka_python import calc_crc32c as _crc32c
+    from dualwrite.client.kafka_python import DefaultRecordBatchBuilder as _Builder  # type: ignore[assignment]
+    from dualwrite.client.kafka_python import calc_crc32c as _crc32c
 
     _STAMP_ARGUMENTS = (True,)
 

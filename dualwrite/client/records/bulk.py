@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, Protocol
 
+from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import ReadyRecord, Record
@@ -22,7 +23,6 @@ from dualwrite.client.records.send_arguments import (
     encoded,
 )
 from dualwrite.client.records.traces import end, fail
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import ConfigError, InvalidRecordError
 from dualwrite.partitioners import KeyPartitioner
 

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
+from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.delivery import metadata_of, stored_records
 from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import RecordMetadata, StoredRecords
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import KafkaTimeoutError
 from dualwrite.monkey_patches import FIRST_LOCK, assert_real_threads
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dualwrite.client.log.batches import batches_in, records_of
+from dualwrite.client.records.batch_reading import batches_in, records_of
 from dualwrite.client.records.batches import BatchRecords, BuiltBatch, Header
 
 

@@ -1,6 +1,7 @@
 """The transactional producer without sockets: states, take-over, recovery, and the next request.
 
-No sockets, threads or clocks: times and responses are arguments. It may import `messages`, `pacing`, `error_texts` and
-`producer_port` of `dualwrite.client`, the values of `records.record` and the version tables of `wire.codec`. Open
-`states.py` first, then `manager.py`.
+No sockets, threads or clocks: times and responses are arguments. It imports the values of `records/record.py` and the
+version tables of `wire/codec.py`. Open first: `states.py`, then `manager.py`.
+
+Imports of its neighbours: `records`, `wire`.
 """

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from dualwrite.client import messages as m
+from dualwrite.client.operations import Operation, PendingCall
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.transactions.earlier import EarlierTransactions
 from dualwrite.client.transactions.errors import RETRIED, commit_outcome_unknown, refusal_sentence
 from dualwrite.client.transactions.initialisation import Initialisation, Step
 from dualwrite.client.transactions.open_transaction import NOT_PREPARED, OpenTransaction
-from dualwrite.client.transactions.operations import Operation, PendingCall
 from dualwrite.client.transactions.producer_state import StateMachine
 from dualwrite.client.transactions.states import EVENTS, Event, ProducerState
 from dualwrite.errors import (

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dualwrite.client import messages as m
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -23,7 +24,6 @@ from dualwrite.client.transactions.context import FINISHED, PRODUCING, Transacti
 from dualwrite.client.transactions.errors import decisive_code, earlier_hangs, offsets_may_go_back
 from dualwrite.client.transactions.initialisation import Step, described
 from dualwrite.client.transactions.open_transaction import GroupOffsets
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.producer_state import COMPLETE_TRANSACTION
 from dualwrite.client.transactions.recovery import TRANSACTIONAL_ID_NOT_FOUND, Recovery
 from dualwrite.client.transactions.states import CALLS, Call, Event, ProducerState

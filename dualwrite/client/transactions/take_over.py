@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dualwrite.client import messages as m
+from dualwrite.client.operations import Operation
 from dualwrite.client.transactions.context import TransactionContext
 from dualwrite.client.transactions.errors import (
     RETRIED,
@@ -19,7 +20,6 @@ from dualwrite.client.transactions.errors import (
     taken_meanwhile,
 )
 from dualwrite.client.transactions.initialisation import Step, described
-from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.recovery import (
     REFUSALS,
     TRANSACTIONAL_ID_NOT_FOUND,

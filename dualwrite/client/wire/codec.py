@@ -12,10 +12,7 @@ from functools import cache
 from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.client import messages as m
-from dualwrite.client.records.record import TopicPartition
-from dualwrite.client.varints import unsigned_varint
-from dualwrite.client.wire import compiled
-from dualwrite.client.wire.kafka_python import (
+from dualwrite.client.kafka_python import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -50,6 +47,9 @@ from dualwrite.client.wire.kafka_python import (
     TxnOffsetCommitResponse,
     WriteTxnMarkersRequest,
 )
+from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.varints import unsigned_varint
+from dualwrite.client.wire import compiled
 from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.errors import Api
 

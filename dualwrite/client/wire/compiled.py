@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from dualwrite.client.wire.kafka_python import EncodeBuffer
+from dualwrite.client.kafka_python import EncodeBuffer
 
 _of_thread = threading.local()
 

@@ -16,15 +16,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from dualwrite.client.error_texts import error_name
-from dualwrite.client.messages import BrokerFeatures
-from dualwrite.client.wire import codec
-from dualwrite.client.wire.in_a_thread import in_a_thread
-from dualwrite.client.wire.kafka_python import (
+from dualwrite.client.kafka_python import (
     AbstractTokenProvider,
     SaslMechanismOAuth,
     SaslMechanismPlain,
     SaslMechanismScram,
 )
+from dualwrite.client.messages import BrokerFeatures
+from dualwrite.client.wire import codec
+from dualwrite.client.wire.in_a_thread import in_a_thread
 from dualwrite.errors import Api, AuthenticationError, ConfigError
 from dualwrite.security_config import SecurityConfig
 

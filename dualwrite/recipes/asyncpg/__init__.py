@@ -1,5 +1,6 @@
 """The backend asyncpg: dual writes for asyncio without SQLAlchemy, alone and pooled.
 
-May import `core`, `sql`, `pool`, `postgres` and `writer.py`; not SQLAlchemy. Open first: `writer.py`, then
-`transaction.py`. `driver.py` is the one place that goes past asyncpg's public interface.
+Open first: `writer.py`, then `transaction.py`. `driver.py` is the one place that goes past asyncpg's public interface.
+
+Imports of its neighbours: `core`, `pool`, `postgres`, `sql`.
 """

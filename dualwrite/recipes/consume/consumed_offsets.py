@@ -22,26 +22,10 @@ from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED
-from dualwrite.recipes.sqlalchemy.tables import create_missing, exact_text, home, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.tables import create_missing, home, in_schema, kafka_consumed_offset, schema_for
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
-
-MAX_NAME_LENGTH: Final = 255
-"""The longest name of a group or a topic, in characters. Kafka limits topics to 249."""
-
-metadata = sa.MetaData()
-
-kafka_consumed_offset = sa.Table(
-    "kafka_consumed_offset",
-    metadata,
-    sa.Column("group_id", exact_text(MAX_NAME_LENGTH), primary_key=True),
-    sa.Column("topic", exact_text(MAX_NAME_LENGTH), primary_key=True),
-    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("next_offset", sa.BigInteger, nullable=False),
-    sa.Column("topic_id", sa.String(36), nullable=True),
-    sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-)
 
 
 class _Statements:

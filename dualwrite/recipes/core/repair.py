@@ -51,8 +51,8 @@ from dualwrite.recipes.core.proof import (
 from dualwrite.recipes.core.store import DatabaseTransaction
 
 if TYPE_CHECKING:
-    from dualwrite.client.log.batches import StoredRecord
     from dualwrite.client.log.transaction_end import TransactionEnd
+    from dualwrite.client.records.batch_reading import StoredRecord
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 

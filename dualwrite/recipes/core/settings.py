@@ -25,7 +25,7 @@ _ACCEPT: Final = "accept_bounded_guarantee"
 
 _NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "trace_records", "transactional_id")
 """The settings that the writer itself uses: it serializes and traces records, and adds the database's suffix to the id
-(`sql/database_identity.py`)."""
+(`sql/identity_table.py`)."""
 
 
 DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432

@@ -22,7 +22,7 @@ from dualwrite.errors import (
 )
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 
 MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
 """In characters; Kafka allows more, but some databases limit the length of a primary key."""

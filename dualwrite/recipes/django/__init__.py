@@ -14,6 +14,8 @@ Open `wrapper.py` first: it has the methods that replace those of Django's datab
 hold the code for each driver, `transaction.py` the dual write of one transaction, by the steps of `recipes/core`, on
 Django's own connection, `pools.py` the leased transactional ids of the process, and `forks.py` the connections that a
 forked child must not use.
+
+Imports of its neighbours: `core`, `pool`, `psycopg`, `recovery`, `sql`, `sqlalchemy`.
 """
 
 from dualwrite.recipes.django.sending import current_dual_write, pool_status, send

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from dualwrite.recipes.django.pools import close_pools, schema_of
-from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE
+from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE

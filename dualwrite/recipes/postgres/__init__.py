@@ -2,5 +2,7 @@
 
 Covers the transaction of a block, the tables, the identity and the durability of a database, kept connections, and
 leases. Each driver's folder has subclasses for its own connections.
-May import `core`, `sql`, `pool` and `writer.py`; no database library. Open first: `transaction.py`, then `adapter.py`.
+Imports no database library. Open first: `transaction.py`, then `adapter.py`.
+
+Imports of its neighbours: `core`, `sql`.
 """

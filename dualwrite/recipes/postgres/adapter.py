@@ -13,12 +13,13 @@ from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.store import not_durable
 from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
-from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
+from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE, MOST_ATTEMPTS, identity_is_missing
 from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
 from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE

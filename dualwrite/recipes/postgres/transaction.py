@@ -16,6 +16,7 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.core.database_errors import warn_of_drop
+from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.core.store import (
     ended_past,
     missing_table,
@@ -23,15 +24,13 @@ from dualwrite.recipes.core.store import (
 )
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
-from dualwrite.recipes.sql.database_identity import (
+from dualwrite.recipes.sql.identity_table import (
     DECIDED_BEFORE,
     INSERT_IDENTITY,
     SELECT_IDENTITY,
-    DatabaseIdentity,
     Place,
     checked_place,
     identity_is_missing,
-    new_suffix,
     present_place,
 )
 from dualwrite.recipes.sql.pinned_tables import (

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.recovery.stored_rows import has_outbox_table
-from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
+from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
 from dualwrite.recipes.sql.outbox_statements import RAISE_SEQUENCE
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables

@@ -16,6 +16,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.database_identity import AS_GIVEN, DatabaseIdentity
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.last_batch import kept
 from dualwrite.recipes.core.leases import is_outbox
@@ -30,7 +31,6 @@ from dualwrite.recipes.recovery.log_ends import DURABLE_MS, LogEnds, is_newly_ab
 from dualwrite.recipes.recovery.plan import CHANGES, Action, Found, Row, TakenOut, decide, found
 from dualwrite.recipes.recovery.seen import Decision, Seen
 from dualwrite.recipes.recovery.stored_rows import StoredRow, has_outbox_table, note
-from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 

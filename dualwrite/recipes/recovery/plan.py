@@ -18,10 +18,10 @@ from dualwrite.client.transactions.recovery import Finding
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.database_identity import foreign_suffix_of
 from dualwrite.recipes.core.judge import refusal_of
 from dualwrite.recipes.core.proof import Verdict
 from dualwrite.recipes.recovery.seen import Decision, Seen
-from dualwrite.recipes.sql.database_identity import foreign_suffix_of
 
 
 class Row(Enum):

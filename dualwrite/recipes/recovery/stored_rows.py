@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from dualwrite.errors import RetriableError
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.store import DatabaseTransaction, missing_table
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, SELECT_HELD
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, SELECT_LAST_BATCHES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables

@@ -12,10 +12,10 @@ from dualwrite.errors import ConfigError
 from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting, settled
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from dualwrite.recipes.sql.outbox_steps import OutboxSql

@@ -20,10 +20,13 @@ from typing import Final
 import sqlalchemy as sa
 from alembic import op
 
-from dualwrite.recipes.consume.consumed_offsets import kafka_consumed_offset
 from dualwrite.recipes.sqlalchemy.outbox_table import assert_has_outboxes, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.tables import (
+    kafka_consumed_offset,
+    kafka_transaction_database,
+    kafka_transaction_lease,
+)
 
 __all__ = [
     "CONSUMED_OFFSETS_METADATA",

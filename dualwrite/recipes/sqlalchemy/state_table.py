@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from dualwrite.decisions.database_safety import ACCEPT_OPTION, checked_names
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     missing_table,
@@ -22,7 +23,6 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
 )
 from dualwrite.recipes.sql import state_statements
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sqlalchemy.drivers import Carry, deciding, here

@@ -18,18 +18,17 @@ from dualwrite.errors import ConfigError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
+from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, DatabaseTransaction, missing_table
-from dualwrite.recipes.sql.database_identity import (
+from dualwrite.recipes.sql.identity_table import (
     DECIDED_BEFORE,
     IDENTITY_TABLE,
     INSERT_IDENTITY,
     MOST_ATTEMPTS,
     SELECT_IDENTITY,
-    DatabaseIdentity,
     Place,
     checked_place,
     identity_is_missing,
-    new_suffix,
     present_place,
 )
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, Steps, TableLeases
@@ -54,6 +53,21 @@ def exact_text(length: int) -> sa.types.TypeEngine[str]:
     """Return a case-sensitive type: under MySQL's usual collations `Orders` and `orders` would share a row."""
     exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
     return sa.String(length).with_variant(exact, "mysql", "mariadb")
+
+
+_LONGEST_NAME: Final = 255
+"""Of a group or a topic, in characters. Kafka limits topics to 249."""
+
+kafka_consumed_offset = sa.Table(
+    "kafka_consumed_offset",
+    sa.MetaData(),
+    sa.Column("group_id", exact_text(_LONGEST_NAME), primary_key=True),
+    sa.Column("topic", exact_text(_LONGEST_NAME), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("next_offset", sa.BigInteger, nullable=False),
+    sa.Column("topic_id", sa.String(36), nullable=True),
+    sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+)
 
 
 @cache

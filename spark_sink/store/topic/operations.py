@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import (
+from spark_sink.errors import SinkError, StoreWentBackError
+from spark_sink.handoff import BatchName, TaskIdentity
+from spark_sink.options import OnNewCheckpoint
+from spark_sink.store import rules
+from spark_sink.store.attempt_states import (
     EVENTS,
     LIVE,
     VERDICTS,
@@ -27,10 +31,6 @@ from spark_sink.attempt.states import (
     after,
     before,
 )
-from spark_sink.errors import SinkError, StoreWentBackError
-from spark_sink.handoff import BatchName, TaskIdentity
-from spark_sink.options import OnNewCheckpoint
-from spark_sink.store import rules
 from spark_sink.store.tables import (
     DETAIL_LENGTH,
     AttemptRow,

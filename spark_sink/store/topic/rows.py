@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Collection
 from typing import Final, overload
 
-from spark_sink.attempt.states import LIVE, AttemptStatus, Claim
 from spark_sink.store import rules
+from spark_sink.store.attempt_states import LIVE, AttemptStatus, Claim
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
 from spark_sink.store.topic.records import Row
 from spark_sink.store.topic.state import SinkState

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from dualwrite.prepared_state import PreparedTxnState
-from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Prepared, Verdict
 from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import NO_SQL, OnNewCheckpoint
+from spark_sink.store.attempt_states import AttemptStatus, Claim, Ended, Prepared, Verdict
 from spark_sink.store.sink_store import Last, Steps
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, Decided, Decision, Lease, Planned, SinkRow
 from spark_sink.store.topic import operations

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.store import (
     NO_STORED_BLOCKS,
     StoredBlocks,
@@ -26,7 +27,6 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
     wait_given_up,
 )
-from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from tests.proof.simulation.loop import Process, SimulatedLoop
 from tests.proof.simulation.network import End, Listener, Network
 

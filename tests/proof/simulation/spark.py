@@ -20,13 +20,13 @@ from sqlalchemy.pool import StaticPool
 
 from dualwrite.errors import DualWriteError
 from dualwrite.guarantee import Tier
-from spark_sink.attempt.states import LIVE
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError
 from spark_sink.handoff import Plan, TaskIdentity, TaskResult
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka
+from spark_sink.store.attempt_states import LIVE
 from spark_sink.store.commit_store import CommitStore
 from tests.proof.simulation import blocking
 from tests.proof.simulation.brokers import TOPIC, Brokers
