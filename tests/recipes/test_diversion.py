@@ -67,6 +67,7 @@ def test_blocks_wait_in_the_outbox_and_are_published_in_order(scenario: AnyScena
 
 def test_a_block_whose_slot_finds_kafka_away_goes_to_the_outbox(scenario: AnyScenario, emulator: Emulator) -> None:
     with make_pool(scenario, **AWAY) as pool:
+        assert not pool.status.is_diverted
         write(pool, scenario, 1)
         with pool.transaction() as tx:
             put(tx, scenario, 2)

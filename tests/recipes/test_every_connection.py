@@ -32,6 +32,7 @@ from tests.crash.conftest import AWAITED
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import OrdinaryError
 from tests.recipes.faces import FACES, INSERT, ON_ASYNCPG, ON_DRIVERS, ON_PSYCOPG, ON_SQLALCHEMY, OWN, Face
+from tests.support.conditions import until
 from tests.support.databases import unique
 
 
@@ -358,7 +359,15 @@ def test_connections_of_every_origin(face: Face, source: str) -> None:
             block.put(9)
             raise OrdinaryError
         assert on_it.writer.recover() == []
+    until(lambda: connections_to(face) == 0)  # all others were cut
     face.scenario.assert_both_sides_agree()
+
+
+def connections_to(face: Face) -> int:
+    """Return how many connections the database has, beside the one that asks."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND pid <> pg_backend_pid()"
+    with face.database.aside.connect() as connection:
+        return int(connection.scalar(sa.text(query)) or 0)
 
 
 @on(*ON_DRIVERS)

@@ -79,6 +79,7 @@ def test_blocks_are_committed_and_then_published_in_their_order(scenario: Psycop
 
 def test_a_process_that_does_not_publish_leaves_it_to_another(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style(Outbox(publishes=False))
+    assert style.pool.status.is_diverted
     style.write(1)
     style.write(2)
     assert not style.pool.status.publishes_outbox

@@ -10,7 +10,6 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.errors import AnotherClusterError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -83,35 +82,6 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
             write(writer, "later")
         assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
         assert rows(store.aside) == sorted([*decided, "later"])
-
-
-def test_a_pair_that_the_row_has_from_the_last_cluster_is_not_used(store: Database) -> None:
-    """Both clusters count producer ids alike; the next pair is another one."""
-    tier = Tier.KEEP_PREPARED
-    with site_of(tier, store) as site:
-        site.write("before")
-        recover(site, "service")
-    with Emulator(topics={"orders": 2, "others": 2}, config=TIERS[tier], clock=VirtualClock()) as another:
-        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": another.bootstrap_servers}
-        with DualWriter(store.aside, **where) as writer:
-            with pytest.raises(RetriableError, match="from another Kafka cluster"):
-                write(writer, "later")
-            write(writer, "later")
-        assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
-
-
-@pytest.mark.parametrize("finds", ["in doubt", "owed"])
-def test_without_recover_the_move_is_refused(store: Database, finds: str) -> None:
-    tier = Tier.KEEP_PREPARED
-    with site_of(tier, store) as site, next_cluster(tier) as another:
-        leave(site, finds)
-        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": another.bootstrap_servers}
-        with DualWriter(store.aside, **where) as writer, pytest.raises(AnotherClusterError):
-            write(writer, "later")
-        recover(site, "service")
-        with DualWriter(store.aside, **where) as writer:
-            write(writer, "later")
-        assert site.committed() == ["before", "decided"]
 
 
 def test_a_plan_settles_nothing_and_a_live_writer_goes_on(store: Database) -> None:
