@@ -322,12 +322,12 @@ MUTANTS: Final = (
         "        return NO_ERROR",
         "interop/raw_wire/test_end_txn.py",
     ),
-    Mutant(_LAST_STABLE_OFFSET, "if self._open:", "if False:", "emulator/log/test_last_stable_offset.py"),
+    Mutant(_LAST_STABLE_OFFSET, "if self._open:", "if False:", "emulator/log/test_log_model.py"),
     Mutant(
         _PRODUCER_STATE,
         "if segment is not None and not commit:",
         "if segment is not None and commit:",
-        "emulator/log/test_partition_log.py emulator/log/test_aborted_index.py",
+        "emulator/log/test_partition_log.py emulator/log/test_log_model.py",
     ),
     Mutant(
         _PRODUCER_STATE,

@@ -1,4 +1,4 @@
-"""The search of the aborted index."""
+"""The aborted index where no log leads; its searches are compared with a model in test_disk_model.py."""
 
 from __future__ import annotations
 
@@ -17,32 +17,6 @@ def index_of(*entries: tuple[int, int, int, int]) -> AbortedIndex:
     for entry in entries:
         index.add(AbortedIndexEntry(*entry))
     return index
-
-
-# pid 1: 0..10, open meanwhile pid 2: 5..20, pid 3: 12..15; then pid 1 again 30..40
-INDEX = index_of((1, 0, 10, 5), (3, 12, 15, 5), (2, 5, 20, 21), (1, 30, 40, 41))
-
-
-@pytest.mark.parametrize(
-    ("fetch_offset", "upper_bound", "expected"),
-    [
-        (0, 5, [(1, 0)]),
-        (0, 6, [(1, 0), (2, 5)]),
-        (0, 13, [(1, 0), (3, 12), (2, 5)]),
-        (0, 100, [(1, 0), (3, 12), (2, 5), (1, 30)]),
-        (10, 11, [(1, 0), (2, 5)]),
-        (11, 12, [(2, 5)]),
-        (16, 21, [(2, 5)]),
-        (21, 30, []),
-        (21, 31, [(1, 30)]),
-        (40, 41, [(1, 30)]),
-        (41, 99, []),
-    ],
-)
-def test_transactions_that_overlap_a_range(
-    fetch_offset: int, upper_bound: int, expected: list[tuple[int, int]]
-) -> None:
-    assert overlapping(INDEX, fetch_offset, upper_bound) == expected
 
 
 def test_markers_only_come_in_order() -> None:

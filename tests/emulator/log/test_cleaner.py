@@ -19,7 +19,7 @@ from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.bad_batches import GZIP, SNAPPY, compressed, record
 from tests.emulator.log.bad_batches import batch as raw_batch
 from tests.emulator.log.disk import open_log
-from tests.emulator.log.writers import NOW_MS, WRITERS, foreign_batches
+from tests.emulator.log.writers import NOW_MS, WRITERS, end_transaction, foreign_batches
 
 DAY_MS = 86_400_000
 MakeLog = Callable[..., PartitionLog]
@@ -49,19 +49,7 @@ def put(log: PartitionLog, *pairs: tuple[str, str | None], now_ms: int = NOW_MS,
 
 def transact(log: PartitionLog, *pairs: tuple[str, str], commit: bool, producer_id: int = 7) -> None:
     put(log, *pairs, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
-    end(log, commit=commit, producer_id=producer_id)
-
-
-def end(log: PartitionLog, *, commit: bool, producer_id: int = 7) -> None:
-    error = log.append_marker(
-        producer_id=producer_id,
-        producer_epoch=1,
-        coordinator_epoch=0,
-        commit=commit,
-        transaction_version=2,
-        now_ms=NOW_MS,
-    )
-    assert error is ErrorCode.none
+    end_transaction(log, commit=commit, producer_id=producer_id)
 
 
 def compact(log: PartitionLog, now_ms: int = NOW_MS) -> None:
@@ -174,7 +162,7 @@ def test_a_consumer_in_the_middle_of_an_aborted_transaction_gets_the_aborted_lis
     log = make_log()
     put(log, ("a", "x"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     put(log, ("b", "1"))
-    end(log, commit=False)
+    end_transaction(log, commit=False)
     put(log, ("c", "1"))
     compact(log)
     response = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
@@ -461,7 +449,7 @@ def test_the_larger_record_of_an_aborted_transaction_is_not_looked_at(make_log: 
     guard = log.begin_verification(*ids.values(), supports_epoch_bump=True)
     packed = WRITERS["aiokafka"]([(b"a", LARGE.encode())], compression=GZIP, transactional=True, **ids)
     assert log.append(packed, now_ms=NOW_MS, guard=guard).error is ErrorCode.none
-    end(log, commit=False)
+    end_transaction(log, commit=False)
     for value in ("2", "3"):
         put(log, ("a", value))
     put(log, ("newest", "segment"))
@@ -505,7 +493,7 @@ def test_nothing_undecided_and_nothing_unreplicated_goes(make_log: MakeLog) -> N
     put(log, ("a", "2"))
     at_once(log.delete_old_segments(NOW_MS + DAY_MS))
     assert log.log_start_offset == 1
-    end(log, commit=True)
+    end_transaction(log, commit=True)
     log.hold_high_watermark()
     put(log, ("a", "3"))
     at_once(log.delete_old_segments(NOW_MS + DAY_MS))

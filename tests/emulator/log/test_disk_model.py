@@ -20,16 +20,10 @@ from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.disk import open_log
-from tests.emulator.log.test_log_model import PRODUCERS, STEPS, History, check_replay, consume
+from tests.emulator.log.test_log_model import NO_HOLDS, PRODUCERS, STEPS, History, check_replay, consume
 
 RESTARTS = st.tuples(st.just("restart"), st.sampled_from([0, 1]), st.just(0))
 DELETIONS = st.tuples(st.just("delete"), st.integers(0, 10), st.just(0))
-NO_HOLDS = st.one_of(
-    st.tuples(st.just("send"), st.sampled_from(PRODUCERS), st.integers(1, 3)),
-    st.tuples(st.just("end"), st.sampled_from(PRODUCERS), st.sampled_from([False, False, True])),
-    st.tuples(st.just("retry"), st.sampled_from(PRODUCERS), st.just(0)),
-    st.tuples(st.just("plain"), st.just(0), st.integers(1, 3)),
-)
 
 
 @contextmanager

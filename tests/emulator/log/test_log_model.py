@@ -14,13 +14,18 @@ from dualwrite.broker_emulator.log.record_batch import split_batches
 from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_committed_rule, read_records
 
 PRODUCERS = (11, 22, 33)
-STEPS = st.one_of(
-    st.tuples(st.just("send"), st.sampled_from(PRODUCERS), st.integers(1, 3)),
-    st.tuples(st.just("send"), st.sampled_from(PRODUCERS), st.integers(1, 3)),
-    st.tuples(st.just("end"), st.sampled_from(PRODUCERS), st.sampled_from([False, False, True])),
-    st.tuples(st.just("end"), st.sampled_from(PRODUCERS), st.sampled_from([False, False, True])),
+SENDS = st.tuples(st.just("send"), st.sampled_from(PRODUCERS), st.integers(1, 3))
+ENDS = st.tuples(st.just("end"), st.sampled_from(PRODUCERS), st.sampled_from([False, False, True]))
+NO_HOLDS = st.one_of(
+    SENDS,
+    ENDS,
     st.tuples(st.just("retry"), st.sampled_from(PRODUCERS), st.just(0)),
     st.tuples(st.just("plain"), st.just(0), st.integers(1, 3)),
+)
+STEPS = st.one_of(
+    NO_HOLDS,
+    SENDS,
+    ENDS,
     st.tuples(st.just("hold"), st.just(0), st.just(0)),
     st.tuples(st.just("release"), st.just(0), st.just(0)),
 )

@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 from tests.emulator.log.disk import contents, open_log, segment_files
-from tests.emulator.log.writers import NOW_MS, batch
+from tests.emulator.log.writers import NOW_MS, batch, end_transaction
 
 
 @pytest.fixture
@@ -38,13 +38,6 @@ def append_in_transaction(log: PartitionLog, value: bytes, sequence: int) -> Non
     records = batch(value, writer="own", producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True)
     guard = log.begin_verification(7, 0, sequence, supports_epoch_bump=True)
     assert log.append(records, now_ms=NOW_MS, guard=guard).error is ErrorCode.none
-
-
-def end_transaction(log: PartitionLog, *, commit: bool) -> None:
-    error = log.append_marker(
-        producer_id=7, producer_epoch=1, coordinator_epoch=3, commit=commit, transaction_version=2, now_ms=NOW_MS
-    )
-    assert error is ErrorCode.none
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from copy import deepcopy
 
 import pytest
 from hypothesis import given, settings
@@ -10,61 +10,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from tests.emulator.log.test_log_model import NO_HOLDS, PRODUCERS, History
 from tests.emulator.log.writers import NOW_MS, batch
 
-PRODUCERS = 3
-
-
-@dataclass
-class Writer:
-    """Writes batches and markers that a log's producers may write."""
-
-    log: PartitionLog = field(default_factory=lambda: PartitionLog("t", 0))
-    sequences: dict[int, int] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)
-
-    def do(self, action: str, producer_id: int) -> None:
-        if action == "plain":
-            assert self.log.append(batch(), now_ms=NOW_MS).error is ErrorCode.none
-        elif action == "produce":
-            self.produce(producer_id)
-        else:
-            self.mark(producer_id, commit=action == "commit")
-
-    def produce(self, producer_id: int) -> None:
-        epoch, sequence = self.epochs.get(producer_id, 0), self.sequences.get(producer_id, 0)
-        records = batch(
-            b"1",
-            b"2",
-            writer="own",
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-            transactional=True,
-        )
-        guard = self.log.begin_verification(producer_id, epoch, sequence, supports_epoch_bump=True)
-        result = self.log.append(records, now_ms=NOW_MS, guard=guard)
-        assert result.error is ErrorCode.none
-        self.sequences[producer_id] = sequence + 2
-
-    def mark(self, producer_id: int, *, commit: bool) -> None:
-        epoch = self.epochs[producer_id] = self.epochs.get(producer_id, 0) + 1
-        self.sequences[producer_id] = 0
-        error = self.log.append_marker(
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            coordinator_epoch=3,
-            commit=commit,
-            transaction_version=2,
-            now_ms=NOW_MS,
-        )
-        assert error is ErrorCode.none
-
-
-ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["plain", "produce", "produce", "commit", "abort"]), st.integers(0, PRODUCERS - 1)),
-    max_size=20,
-)
+Steps = list[tuple[str, int, int]]
 
 
 def facts(log: PartitionLog) -> object:
@@ -78,40 +27,37 @@ def facts(log: PartitionLog) -> object:
             log.read(offset, max_bytes=1 << 20, read_committed=True, at_least_one=True)
             for offset in range(log.log_end_offset + 1)
         ],
-        [log.has_open_transaction(producer_id, epoch) for producer_id in range(PRODUCERS) for epoch in range(20)],
+        [log.has_open_transaction(producer_id, epoch) for producer_id in PRODUCERS for epoch in range(20)],
     )
 
 
 @settings(max_examples=150, deadline=None)
-@given(kept=ACTIONS, lost=ACTIONS, then=ACTIONS)
-def test_the_tail_was_never_there(
-    kept: list[tuple[str, int]], lost: list[tuple[str, int]], then: list[tuple[str, int]]
-) -> None:
-    written, expected = Writer(), Writer()
-    for action in kept:
-        written.do(*action)
-        expected.do(*action)
+@given(kept=st.lists(NO_HOLDS, max_size=20), lost=st.lists(NO_HOLDS, max_size=20), then=st.lists(NO_HOLDS, max_size=20))
+def test_the_tail_was_never_there(kept: Steps, lost: Steps, then: Steps) -> None:
+    written, expected = History(2, "own"), History(2, "own")
+    for step in kept:
+        written.step(*step)
+        expected.step(*step)
     log = written.log
     log.hold_high_watermark()
-    for action in lost:
-        written.do(*action)
+    for step in lost:
+        written.step(*step)
     log.truncate_to_high_watermark(NOW_MS)
     assert facts(log) == facts(expected.log)
     log.release_high_watermark()
-    written.sequences, written.epochs = dict(expected.sequences), dict(expected.epochs)
-    for action in then:
-        written.do(*action)
-        expected.do(*action)
+    written.end_offset, written.producers = expected.end_offset, deepcopy(expected.producers)
+    for step in then:
+        written.step(*step)
+        expected.step(*step)
     assert facts(log) == facts(expected.log)
 
 
 def test_the_high_watermark_goes_on_in_whole_batches() -> None:
-    writer = Writer()
-    log = writer.log
+    history = History(2, "own")
+    log = history.log
     log.hold_high_watermark()
-    writer.do("produce", 0)
-    writer.do("commit", 0)
-    writer.do("plain", 0)
+    for step in (("send", PRODUCERS[0], 2), ("end", PRODUCERS[0], 1), ("plain", 0, 1)):
+        history.step(*step)
     for offset in (1, 5, -1):
         with pytest.raises(ValueError):
             log.release_high_watermark(offset)
@@ -120,7 +66,7 @@ def test_the_high_watermark_goes_on_in_whole_batches() -> None:
     for offset in (0, 2, 3, 4):
         log.release_high_watermark(offset)
     assert seen == [(2, 0), (3, 3), (4, 4)]  # records become stable when their marker is replicated
-    writer.do("plain", 0)
+    history.step("plain", 0, 1)
     assert log.high_watermark == 4
     log.release_high_watermark()
     assert log.high_watermark == 5

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 from kafka.record.memory_records import MemoryRecords
+from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch
 
 KeyValue = tuple[bytes | None, bytes | None]
@@ -69,6 +71,19 @@ def batch(
         base_sequence=base_sequence,
         transactional=transactional,
     )
+
+
+def end_transaction(log: PartitionLog, *, commit: bool, producer_id: int = 7, producer_epoch: int = 1) -> None:
+    """End a transaction of version 2 by its marker."""
+    error = log.append_marker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        coordinator_epoch=0,
+        commit=commit,
+        transaction_version=2,
+        now_ms=NOW_MS,
+    )
+    assert error is ErrorCode.none
 
 
 class ReadRecord(NamedTuple):
