@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.storage.journal import MetadataJournal, producer_ids_allocated, value_stored
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields
 from tests.emulator.control.client import Client
 from tests.support.conditions import until
 
@@ -173,8 +173,7 @@ def test_the_transaction_version_stays_what_it_was_changed_to(data_dir: Path) ->
 
 
 def test_an_update_that_cannot_be_kept_changes_nothing(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = request_parts("update_features", 1)
-    update = parts.FeatureUpdateKey(feature="transaction.version", max_version_level=1, upgrade_type=2)
+    update = {"feature": "transaction.version", "max_version_level": 1, "upgrade_type": 2}
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -341,9 +340,8 @@ def test_what_no_disk_takes_is_not_acknowledged(data_dir: Path, monkeypatch: pyt
 
 
 def test_a_full_disk_is_told_to_administrators(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_metadata, of_deletion = request_parts("metadata", 12), request_parts("delete_topics", 6)
-    asked = [of_metadata.MetadataRequestTopic(topic_id=None, name=name) for name in ("t", "new")]
-    deleted = of_deletion.DeleteTopicState(name="t", topic_id=None)
+    asked = tuple({"topic_id": None, "name": name} for name in ("t", "new"))
+    deleted = {"name": "t", "topic_id": None}
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -354,13 +352,8 @@ def test_a_full_disk_is_told_to_administrators(data_dir: Path, monkeypatch: pyte
         monkeypatch.context() as patched,
     ):
         patched.setattr(os, "pwrite", full)
-        described = client.call(
-            "metadata",
-            12,
-            topics=tuple(asked),
-            allow_auto_topic_creation=True,
-            include_topic_authorized_operations=False,
-        ).topics
+        options = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+        described = client.call("metadata", 12, topics=asked, **options).topics
         assert [topic.error_code for topic in described] == [ErrorCode.none, ErrorCode.kafka_storage_error]
         timeout = milliseconds(1000)
         (row,) = client.call("delete_topics", 6, topics=(deleted,), timeout=timeout).responses

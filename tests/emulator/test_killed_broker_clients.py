@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.killable_broker import KillableBroker
 from tests.emulator.killable_broker import broker as broker
 from tests.emulator.nodes.moving_clients import CLIENTS, TIMEOUT_S, TOPIC, Client, HasToAbortError
@@ -268,9 +268,8 @@ BATCHES = [[f"{number}-{index}" for index in range(PARTITIONS)] for number in ra
 
 def committed_offsets(coordinator: str) -> list[int]:
     """Return the group's offset of every partition, from the node at this address."""
-    parts = request_parts("offset_fetch", 8)
-    topics = (parts.OffsetFetchRequestTopics(name="t", partition_indexes=tuple(range(PARTITIONS))),)
-    groups = (parts.OffsetFetchRequestGroup(group_id=GROUP, topics=topics),)
+    topics = ({"name": "t", "partition_indexes": tuple(range(PARTITIONS))},)
+    groups = ({"group_id": GROUP, "topics": topics},)
     with RawClient(coordinator) as client:
         answer = client.call("offset_fetch", 8, groups=groups, require_stable=True)
     return [row.committed_offset for row in answer.groups[0].topics[0].partitions]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -32,10 +32,11 @@ def describe_result(
     synonyms: bool = True,
     documentation: bool = False,
 ) -> Any:
-    parts = request_parts("describe_configs", version)
-    resource = parts.DescribeConfigsResource(
-        resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else tuple(keys)
-    )
+    resource = {
+        "resource_type": resource_type,
+        "resource_name": name,
+        "configuration_keys": None if keys is None else tuple(keys),
+    }
     values = {"include_synonyms": synonyms, "include_documentation": documentation}
     return client.call("describe_configs", version, resources=(resource,), **values).results[0]
 
@@ -57,16 +58,14 @@ def alter(
 def alter_all(
     client: RawClient, operations: Mapping[tuple[int, str], Sequence[Operation]], *, validate_only: bool = False
 ) -> list[tuple[int, str | None]]:
-    parts = request_parts("incremental_alter_configs", 1)
     resources = tuple(
-        parts.AlterConfigsResource(
-            resource_type=resource_type,
-            resource_name=name,
-            configs=tuple(
-                parts.AlterableConfig(name=key, config_operation=operation, value=value)
-                for key, operation, value in changes
+        {
+            "resource_type": resource_type,
+            "resource_name": name,
+            "configs": tuple(
+                {"name": key, "config_operation": operation, "value": value} for key, operation, value in changes
             ),
-        )
+        }
         for (resource_type, name), changes in operations.items()
     )
     response = client.call("incremental_alter_configs", 1, resources=resources, validate_only=validate_only)
@@ -77,9 +76,8 @@ def put(
     client: RawClient, resource_type: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
 ) -> tuple[int, str | None]:
     """Replace the settings of a resource (AlterConfigs)."""
-    parts = request_parts("alter_configs", 2)
-    rows = tuple(parts.AlterableConfig(name=key, value=value) for key, value in configs.items())
-    resource = parts.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=rows)
+    rows = tuple({"name": key, "value": value} for key, value in configs.items())
+    resource = {"resource_type": resource_type, "resource_name": name, "configs": rows}
     (row,) = client.call("alter_configs", 2, resources=(resource,), validate_only=validate_only).responses
     return int(row.error_code), row.error_message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 
 SESSION_MS = 10_000
 
@@ -13,14 +13,13 @@ SUBSCRIPTION = struct.pack(">hih1si", 0, 1, 1, b"t", -1)
 
 
 def join_fields(version: int, group_id: str = "g", member_id: str = "", **values: Any) -> dict[str, Any]:
-    parts = request_parts("join_group", version)
     defaults = {
         "group_id": group_id,
         "member_id": member_id,
         "session_timeout": milliseconds(SESSION_MS),
         "rebalance_timeout": milliseconds(60_000),
         "protocol_type": "consumer",
-        "protocols": (parts.JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION),),
+        "protocols": ({"name": "range", "metadata": SUBSCRIPTION},),
     }
     return {**defaults, **values}
 
@@ -35,10 +34,8 @@ def join(client: RawClient, group_id: str = "g", member_id: str = "", *, version
 
 def sync_fields(joined: Any, version: int = 5) -> dict[str, Any]:
     """Return the fields of a SyncGroup request; the leader assigns every member its own name."""
-    parts = request_parts("sync_group", version)
     assignments = tuple(
-        parts.SyncGroupRequestAssignment(member_id=member.member_id, assignment=member.member_id.encode())
-        for member in joined.members
+        {"member_id": member.member_id, "assignment": member.member_id.encode()} for member in joined.members
     )
     member = {"group_id": "g", "generation_id": joined.generation_id, "member_id": joined.member_id}
     return {**member, "protocol_type": "consumer", "protocol_name": "range", "assignments": assignments}
@@ -54,10 +51,9 @@ def heartbeat(client: RawClient, member: Any, *, group_id: str = "g", version: i
 
 
 def leave(client: RawClient, *members: tuple[str, str | None], version: int = 5, group_id: str = "g") -> list[int]:
-    parts = request_parts("leave_group", version)
     if version < 3:
         return [int(client.call("leave_group", version, group_id=group_id, member_id=members[0][0]).error_code)]
-    leaving = tuple(parts.MemberIdentity(member_id=name, group_instance_id=instance) for name, instance in members)
+    leaving = tuple({"member_id": name, "group_instance_id": instance} for name, instance in members)
     response = client.call("leave_group", version, group_id=group_id, members=leaving)
     assert response.error_code == 0
     return [int(member.error_code) for member in response.members]
@@ -81,8 +77,7 @@ def delete(client: RawClient, *groups: str) -> list[int]:
 
 
 def delete_offset(client: RawClient, topic: str, group_id: str = "g", partition: int = 0) -> tuple[int, list[int]]:
-    parts = request_parts("offset_delete", 0)
-    partitions = (parts.OffsetDeleteRequestPartition(partition_index=partition),)
-    topics = (parts.OffsetDeleteRequestTopic(name=topic, partitions=partitions),)
+    partitions = ({"partition_index": partition},)
+    topics = ({"name": topic, "partitions": partitions},)
     response = client.call("offset_delete", 0, group_id=group_id, topics=topics)
     return int(response.error_code), [int(row.error_code) for part in response.topics for row in part.partitions]

@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from dualwrite.broker_emulator import Emulator, PausePoint
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 
 
 def commit(
     client: RawClient, group_id: str, offset: int, *, topic: str = "t", metadata: str = "", **values: Any
 ) -> int:
-    parts = request_parts("offset_commit", 9)
-    partition = parts.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_metadata=metadata
-    )
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": metadata}
     response = client.call(
         "offset_commit",
         9,
         group_id=group_id,
-        topics=(parts.OffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+        topics=({"name": topic, "partitions": (partition,)},),
         **{"member_id": "", **values},
     )
     return int(response.topics[0].partitions[0].error_code)

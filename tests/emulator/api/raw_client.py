@@ -6,85 +6,22 @@ import importlib
 import io
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import cache
 from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin
 
+from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
 from dualwrite.broker_emulator.api.message_schemas import request_schema, response_schema, versions_of
+from dualwrite.broker_emulator.api.registry import APIS
+from dualwrite.broker_emulator.api.request_bounds import without_none
 from dualwrite.broker_emulator.log.record_batch import build_batch
 
-KEYS = {
-    "produce": 0,
-    "fetch": 1,
-    "list_offsets": 2,
-    "metadata": 3,
-    "offset_commit": 8,
-    "offset_fetch": 9,
-    "find_coordinator": 10,
-    "join_group": 11,
-    "heartbeat": 12,
-    "leave_group": 13,
-    "sync_group": 14,
-    "describe_groups": 15,
-    "list_groups": 16,
-    "sasl_handshake": 17,
-    "api_versions": 18,
-    "create_topics": 19,
-    "delete_topics": 20,
-    "delete_records": 21,
-    "init_producer_id": 22,
-    "offset_for_leader_epoch": 23,
-    "add_partitions_to_txn": 24,
-    "add_offsets_to_txn": 25,
-    "end_txn": 26,
-    "write_txn_markers": 27,
-    "txn_offset_commit": 28,
-    "describe_acls": 29,
-    "create_acls": 30,
-    "delete_acls": 31,
-    "alter_replica_log_dirs": 34,
-    "describe_configs": 32,
-    "alter_configs": 33,
-    "describe_log_dirs": 35,
-    "sasl_authenticate": 36,
-    "create_partitions": 37,
-    "delete_groups": 42,
-    "elect_leaders": 43,
-    "incremental_alter_configs": 44,
-    "alter_partition_reassignments": 45,
-    "list_partition_reassignments": 46,
-    "offset_delete": 47,
-    "describe_client_quotas": 48,
-    "alter_client_quotas": 49,
-    "describe_user_scram_credentials": 50,
-    "alter_user_scram_credentials": 51,
-    "describe_quorum": 55,
-    "update_features": 57,
-    "describe_cluster": 60,
-    "describe_producers": 61,
-    "describe_transactions": 65,
-    "list_transactions": 66,
-    "consumer_group_heartbeat": 68,
-    "consumer_group_describe": 69,
-    "list_config_resources": 74,
-    "describe_topic_partitions": 75,
-    "share_group_heartbeat": 76,
-    "share_group_describe": 77,
-    "share_fetch": 78,
-    "share_acknowledge": 79,
-    "initialize_share_group_state": 83,
-    "read_share_group_state": 84,
-    "write_share_group_state": 85,
-    "delete_share_group_state": 86,
-    "read_share_group_state_summary": 87,
-    "describe_share_group_offsets": 90,
-    "alter_share_group_offsets": 91,
-    "delete_share_group_offsets": 92,
-}
+KEYS = {name: key for key, name in api_key_map.items() if key in APIS}
 ALL_VERSIONS = [(api, version) for api in KEYS for version in versions_of(api)]
 TIMEOUT_S = 60.0
 
@@ -110,6 +47,28 @@ def builder(entity_type: Any) -> Any:
     return lambda **values: entity_type(**{name: value for name, value in values.items() if name in known})
 
 
+def entity(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Build a message from its fields, ignoring those that the version does not have; nested messages are mappings."""
+    return kind(
+        **{name: nested(inner, values[name]) for name, inner in _types_of_fields(kind).items() if name in values}
+    )
+
+
+def nested(kind: Any, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return entity(kind, value)
+    return tuple(nested(kind, each) for each in value) if isinstance(value, tuple) and is_dataclass(kind) else value
+
+
+@cache
+def _types_of_fields(kind: Any) -> Mapping[str, Any]:
+    """Return the types of a message's fields by name, of arrays those of the elements."""
+    inner = {member.name: without_none(member.type) for member in fields(kind)}
+    return {
+        name: without_none(get_args(each)[0]) if get_origin(each) is tuple else each for name, each in inner.items()
+    }
+
+
 def encode(api: str, version: int, correlation_id: int, client_id: str | None, **values: Any) -> bytes:
     """Return a whole request frame."""
     kind: Any = request_type(api, version)
@@ -119,7 +78,7 @@ def encode(api: str, version: int, correlation_id: int, client_id: str | None, *
     buffer.write(struct.pack(">hhih", KEYS[api], version, correlation_id, size) + encoded)
     if kind.__header_schema__.__flexible__:
         buffer.write(b"\0")
-    entity_writer(kind)(buffer, builder(kind)(**values))
+    entity_writer(kind)(buffer, entity(kind, values))
     return struct.pack(">i", buffer.tell()) + buffer.getvalue()
 
 
@@ -213,8 +172,7 @@ class RawClient:
         return self.call("init_producer_id", 6, transactional_id=transactional_id, **{**defaults, **values})
 
     def metadata(self, *topics: str) -> Any:
-        parts = request_parts("metadata", 12)
-        named = tuple(parts.MetadataRequestTopic(name=topic, topic_id=None) for topic in topics)
+        named = tuple({"name": topic, "topic_id": None} for topic in topics)
         return self.call("metadata", 12, topics=named, include_topic_authorized_operations=False)
 
     def topic_id(self, topic: str) -> Any:
@@ -224,13 +182,14 @@ class RawClient:
         self, name: str, partitions: int = 1, copies: int = 1, *, version: int = 7, **configs: str | None
     ) -> Any:
         """Create a topic; return its part of the response."""
-        parts = request_parts("create_topics", version)
-        rows = tuple(
-            parts.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
-        )
-        topic = parts.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=copies, assignments=(), configs=rows
-        )
+        rows = tuple({"name": key.replace("_", "."), "value": value} for key, value in configs.items())
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": copies,
+            "assignments": (),
+            "configs": rows,
+        }
         timeout = milliseconds(30_000)
         return self.call("create_topics", version, topics=(topic,), timeout=timeout, validate_only=False).topics[0]
 
@@ -238,11 +197,8 @@ class RawClient:
         self, topic: str, timestamp: int = -1, *, version: int = 7, isolation_level: int = 0, leader_epoch: int = -1
     ) -> Any:
         """Return the part of partition 0 of the response."""
-        parts = request_parts("list_offsets", version)
-        partition = parts.ListOffsetsPartition(
-            partition_index=0, timestamp=timestamp, current_leader_epoch=leader_epoch
-        )
-        topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
+        partition = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": leader_epoch}
+        topics = ({"name": topic, "partitions": (partition,)},)
         fields = {"replica_id": -1, "isolation_level": isolation_level, "timeout": milliseconds(0)}
         return self.call("list_offsets", version, topics=topics, **fields).topics[0].partitions[0]
 
@@ -291,9 +247,8 @@ class RawClient:
 
     def offset_fetch(self, group_id: str, topic: str, *, require_stable: bool = True, version: int = 8) -> Any:
         """Return the group's offset of partition 0."""
-        parts = request_parts("offset_fetch", version)
-        topics = (parts.OffsetFetchRequestTopics(name=topic, partition_indexes=(0,)),)
-        groups = (parts.OffsetFetchRequestGroup(group_id=group_id, topics=topics),)
+        topics = ({"name": topic, "partition_indexes": (0,)},)
+        groups = ({"group_id": group_id, "topics": topics},)
         response = self.call("offset_fetch", version, groups=groups, require_stable=require_stable)
         return response.groups[0].topics[0].partitions[0]
 
@@ -310,10 +265,12 @@ class RawClient:
         **values: Any,
     ) -> Any:
         """Commit one offset of partition 0; return its error code."""
-        parts = request_parts("txn_offset_commit", version)
-        partition = parts.TxnOffsetCommitRequestPartition(
-            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
-        )
+        partition = {
+            "partition_index": 0,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": metadata,
+        }
         response = self.call(
             "txn_offset_commit",
             version,
@@ -321,7 +278,7 @@ class RawClient:
             group_id=group_id,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
-            topics=(parts.TxnOffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+            topics=({"name": topic, "partitions": (partition,)},),
             **values,
         )
         return response.topics[0].partitions[0].error_code
@@ -336,13 +293,12 @@ def produce_fields(
     acks: int = -1,
     timeout_ms: int = 1000,
 ) -> dict[str, Any]:
-    parts = request_parts("produce", version)
-    data = parts.PartitionProduceData(index=partition, records=records)
+    data = {"index": partition, "records": records}
     return {
         "transactional_id": transactional_id,
         "acks": acks,
         "timeout": milliseconds(timeout_ms),
-        "topic_data": (parts.TopicProduceData(name=topic, topic_id=topic, partition_data=(data,)),),
+        "topic_data": ({"name": topic, "topic_id": topic, "partition_data": (data,)},),
     }
 
 
@@ -361,13 +317,12 @@ def fetch_fields(
     current_leader_epoch: int = -1,
     partition: int = 0,
 ) -> dict[str, Any]:
-    parts = request_parts("fetch", version)
-    asked = parts.FetchPartition(
-        partition=partition,
-        fetch_offset=offset,
-        partition_max_bytes=partition_max_bytes,
-        current_leader_epoch=current_leader_epoch,
-    )
+    asked = {
+        "partition": partition,
+        "fetch_offset": offset,
+        "partition_max_bytes": partition_max_bytes,
+        "current_leader_epoch": current_leader_epoch,
+    }
     return {
         "replica_id": -1,
         "max_wait": milliseconds(max_wait_ms),
@@ -376,7 +331,7 @@ def fetch_fields(
         "isolation_level": isolation_level,
         "session_id": session_id,
         "session_epoch": session_epoch,
-        "topics": (parts.FetchTopic(topic=topic, topic_id=topic, partitions=(asked,)),),
+        "topics": ({"topic": topic, "topic_id": topic, "partitions": (asked,)},),
         "forgotten_topics_data": (),
         "rack_id": "",
     }

@@ -29,7 +29,7 @@ from tests.emulator.api.config_requests import (
     put,
     values_of,
 )
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
 
 CONFIG = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
 DONE = (0, None)
@@ -248,9 +248,8 @@ def test_alter_configs_replaces_everything(client: RawClient, topic: str) -> Non
 
 
 def test_a_resource_is_named_once(client: RawClient, topic: str) -> None:
-    parts = request_parts("incremental_alter_configs", 1)
-    config = parts.AlterableConfig(name="retention.ms", config_operation=SET, value="5")
-    twice = parts.AlterConfigsResource(resource_type=TOPIC, resource_name=topic, configs=(config,))
+    config = {"name": "retention.ms", "config_operation": SET, "value": "5"}
+    twice = {"resource_type": TOPIC, "resource_name": topic, "configs": (config,)}
     answered = client.call("incremental_alter_configs", 1, resources=(twice, twice), validate_only=False)
     said = "Each resource must appear at most once."
     assert [(row.error_code, row.error_message) for row in answered.responses] == [(INVALID_REQUEST, said)] * 2
@@ -309,8 +308,7 @@ def test_groups_and_subscriptions_are_listed_while_something_is_set(client: RawC
 
 def test_a_new_topic_of_an_old_name_has_no_settings(client: RawClient, topic: str) -> None:
     assert alter(client, TOPIC, topic, ("retention.ms", SET, "5")) == DONE
-    parts = request_parts("delete_topics", 6)
-    deleted = parts.DeleteTopicState(name=topic, topic_id=None)
+    deleted = {"name": topic, "topic_id": None}
     client.call("delete_topics", 6, topics=(deleted,), timeout=milliseconds(1000))
     assert client.create_topic(topic).error_code == 0
     assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
@@ -366,9 +364,8 @@ def test_deleting_topics_can_be_forbidden() -> None:
     with Emulator(config=BrokerConfig(delete_topic_enable=False), topics={"t": 1}) as emulator:
         client = RawClient(emulator.bootstrap_servers)
         for version, error in ((6, 73), (2, 42)):
-            parts = request_parts("delete_topics", version)
             named = {"topic_names": ("t",)} if version < 6 else {}
-            topics = () if version < 6 else (parts.DeleteTopicState(name="t", topic_id=None),)
+            topics = () if version < 6 else ({"name": "t", "topic_id": None},)
             answered = client.call("delete_topics", version, topics=topics, timeout=milliseconds(1000), **named)
             assert answered.responses[0].error_code == error
 

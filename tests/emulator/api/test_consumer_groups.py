@@ -17,7 +17,7 @@ from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation, ResourceType
 from tests.emulator.api.group_requests import join, join_fields
 from tests.emulator.api.offset_requests import commit
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.support.conditions import until
 
 MINUTE_MS = 60_000
@@ -40,8 +40,7 @@ def heartbeat(client: RawClient, member: str, epoch: int, **values: Any) -> Any:
 
 
 def owned(client: RawClient, *indexes: int) -> dict[str, Any]:
-    parts = request_parts("consumer_group_heartbeat", 1)
-    return {"topic_partitions": (parts.TopicPartitions(topic_id=client.topic_id("t"), partitions=indexes),)}
+    return {"topic_partitions": ({"topic_id": client.topic_id("t"), "partitions": indexes},)}
 
 
 def address(emulator: Emulator, node_id: int) -> str:
@@ -65,12 +64,10 @@ def shape(emulator: Emulator) -> dict[str, Any]:
 
 
 def alter_group(client: RawClient, **configs: str) -> None:
-    parts = request_parts("incremental_alter_configs", 1)
     altered = tuple(
-        parts.AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value)
-        for name, value in configs.items()
+        {"name": name.replace("_", "."), "config_operation": 0, "value": value} for name, value in configs.items()
     )
-    resource = parts.AlterConfigsResource(resource_type=32, resource_name="g", configs=altered)
+    resource = {"resource_type": 32, "resource_name": "g", "configs": altered}
     answer = client.call("incremental_alter_configs", 1, resources=(resource,), validate_only=False)
     assert answer.responses[0].error_code == 0, answer
 
@@ -242,9 +239,7 @@ def test_policies_of_migration(config: BrokerConfig) -> None:
 def test_without_the_feature_there_are_none(config: BrokerConfig) -> None:
     with Emulator(config=replace(config, group_version=0)) as emulator, RawClient(emulator.bootstrap_servers) as client:
         assert heartbeat(client, "m1", 0).error_code == 35
-        update = request_parts("update_features", 1).FeatureUpdateKey(
-            feature="group.version", max_version_level=1, upgrade_type=1
-        )
+        update = {"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}
         assert client.call("update_features", 1, feature_updates=(update,), validate_only=False).error_code == 0
         assert heartbeat(client, "m1", 0).error_code == 0
 

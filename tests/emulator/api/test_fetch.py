@@ -6,7 +6,7 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.log.record_batch import parse_header
-from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, milliseconds, plain_batch, request_parts
+from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, milliseconds, plain_batch
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -68,14 +68,11 @@ def test_max_bytes_is_shared_by_the_partitions(emulator: Emulator, client: RawCl
     emulator.create_topic("two", 2)
     for partition in (0, 1, 0, 1):
         client.produce("two", plain_batch(b"x"), partition=partition)
-    parts = request_parts("fetch", 12)
     size = len(plain_batch(b"x"))
-    partitions = tuple(
-        parts.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=2**20) for index in (1, 0)
-    )
+    partitions = tuple({"partition": index, "fetch_offset": 0, "partition_max_bytes": 2**20} for index in (1, 0))
     request = {
         **fetch_fields(12, "two", max_bytes=3 * size),
-        "topics": (parts.FetchTopic(topic="two", partitions=partitions),),
+        "topics": ({"topic": "two", "partitions": partitions},),
     }
     response = client.call("fetch", 12, **request)
     assert [base_offsets(partition.records) for partition in response.responses[0].partitions] == [[0, 1], [0]]

@@ -17,7 +17,6 @@ from tests.emulator.api.raw_client import (
     fetch_fields,
     plain_batch,
     produce_fields,
-    request_parts,
 )
 
 SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
@@ -86,9 +85,8 @@ def test_an_exception_in_a_handler_is_unknown_server_error_and_logged(
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(APIS[61].functions, "handle", broken)
-    parts = request_parts("describe_producers", 0)
     with caplog.at_level(logging.ERROR):
-        response = client.call("describe_producers", 0, topics=(parts.TopicRequest(name="t", partition_indexes=(0,)),))
+        response = client.call("describe_producers", 0, topics=({"name": "t", "partition_indexes": (0,)},))
     assert response.topics[0].partitions[0].error_code == -1
     assert "a bug" in caplog.text
     monkeypatch.undo()

@@ -27,7 +27,7 @@ from tests.emulator.api.group_requests import (
     sync_fields,
 )
 from tests.emulator.api.offset_requests import commit, settle
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.support.conditions import until
 
 HOUR_MS = 3_600_000
@@ -166,9 +166,8 @@ def test_a_session_on_the_systems_clock() -> None:
 
 @pytest.mark.parametrize(("version", "error"), [(8, 22), (9, 69)])
 def test_a_generation_of_an_unknown_group(client: RawClient, version: int, error: int) -> None:
-    parts = request_parts("offset_commit", version)
-    partition = parts.OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
-    topics = (parts.OffsetCommitRequestTopic(name="t", partitions=(partition,)),)
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    topics = ({"name": "t", "partitions": (partition,)},)
     request = {"group_id": "g", "generation_id_or_member_epoch": 1, "member_id": "m", "topics": topics}
     response = client.call("offset_commit", version, **request)
     assert response.topics[0].partitions[0].error_code == error
@@ -182,7 +181,7 @@ def test_offsets_of_members_that_are_no_consumers(client: RawClient) -> None:
 
 def test_offsets_go_with_their_topic(emulator: Emulator, client: RawClient) -> None:
     commit(client, "g", 1, topic="other")
-    states = (request_parts("delete_topics", 6).DeleteTopicState(name="other", topic_id=None),)
+    states = ({"name": "other", "topic_id": None},)
     client.call("delete_topics", 6, topics=states, timeout=milliseconds(1))
     emulator.create_topic("other")
     assert client.offset_fetch("g", "other").committed_offset == -1

@@ -9,14 +9,13 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.log.record_batch import build_batch
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
 
 
 def end_of_epoch(client: RawClient, leader_epoch: int, *, topic: str = "t", **values: Any) -> tuple[int, int, int]:
     """Return error, epoch and end offset of the response."""
-    parts = request_parts("offset_for_leader_epoch", 4)
-    partition = parts.OffsetForLeaderPartition(**{"partition": 0, "leader_epoch": leader_epoch, **values})
-    topics = (parts.OffsetForLeaderTopic(topic=topic, partitions=(partition,)),)
+    partition = {**{"partition": 0, "leader_epoch": leader_epoch, **values}}
+    topics = ({"topic": topic, "partitions": (partition,)},)
     (row,) = client.call("offset_for_leader_epoch", 4, replica_id=-1, topics=topics).topics[0].partitions
     return int(row.error_code), row.leader_epoch, row.end_offset
 
@@ -80,9 +79,8 @@ def found(client: RawClient, topic: str = "t") -> dict[int, tuple[int, int]]:
 
 
 def delete_before(client: RawClient, offset: int) -> None:
-    parts = request_parts("delete_records", 2)
-    partitions = (parts.DeleteRecordsPartition(partition_index=0, offset=offset),)
-    topics = (parts.DeleteRecordsTopic(name="t", partitions=partitions),)
+    partitions = ({"partition_index": 0, "offset": offset},)
+    topics = ({"name": "t", "partitions": partitions},)
     response = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
     assert response.topics[0].partitions[0].error_code == 0
 

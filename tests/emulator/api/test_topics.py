@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 
 
 def metadata(client: RawClient, version: int, topics: Any, *, auto_create: bool = True) -> Any:
@@ -22,17 +22,13 @@ def metadata(client: RawClient, version: int, topics: Any, *, auto_create: bool 
 
 
 def named(version: int, *names: str) -> Any:
-    parts = request_parts("metadata", version)
-    return tuple(parts.MetadataRequestTopic(name=name, topic_id=None) for name in names)
+    return tuple({"name": name, "topic_id": None} for name in names)
 
 
 def create(client: RawClient, version: int, name: str, **values: Any) -> Any:
-    parts = request_parts("create_topics", version)
     topic = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": (), **values}
     validate_only = topic.pop("validate_only", False)
-    response = client.call(
-        "create_topics", version, topics=(parts.CreatableTopic(name=name, **topic),), validate_only=validate_only
-    )
+    response = client.call("create_topics", version, topics=({"name": name, **topic},), validate_only=validate_only)
     return response.topics[0]
 
 
@@ -85,15 +81,14 @@ def test_topics_that_can_be_created(client: RawClient, values: dict[str, Any]) -
 
 
 def test_create_topics_with_an_assignment(client: RawClient) -> None:
-    parts = request_parts("create_topics", 7)
-    assignments = tuple(parts.CreatableReplicaAssignment(partition_index=i, broker_ids=(0,)) for i in range(4))
+    assignments = tuple({"partition_index": i, "broker_ids": (0,)} for i in range(4))
     made = create(client, 7, "made", assignments=assignments, num_partitions=-1, replication_factor=-1)
     assert (made.error_code, made.num_partitions) == (0, 4)
     assert create(client, 7, "other", assignments=assignments).error_code == 42
 
 
 def test_the_topics_of_coordinators_are_not_deleted(client: RawClient) -> None:
-    state = request_parts("delete_topics", 6).DeleteTopicState(name="__transaction_state", topic_id=None)
+    state = {"name": "__transaction_state", "topic_id": None}
     response = client.call("delete_topics", 6, topics=(state,), timeout=milliseconds(1))
     assert response.responses[0].error_code == 42
 

@@ -21,7 +21,6 @@ from tests.emulator.api.raw_client import (
     milliseconds,
     plain_batch,
     produce_fields,
-    request_parts,
 )
 from tests.emulator.api.share_samples import ANSWERS, share_sample
 
@@ -38,49 +37,54 @@ ANY_ACL = {
 
 def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
     """Return a request with topic "t", group "g" and transactional id "x" wherever it has such a field."""
-    parts = request_parts(api, version)
     producer = {"producer_id": 5, "producer_epoch": 0}
     topic = {"name": "t", "topic": "t", "topic_id": topic_id}
+    partition: dict[str, Any]
+    topics: tuple[dict[str, Any], ...]
+    resource: dict[str, Any]
     match api:
         case "produce":
             return produce_fields(version, topic_id if version >= 13 else "t", plain_batch(b"v"))
         case "fetch":
             return fetch_fields(version, topic_id if version >= 13 else "t")
         case "list_offsets":
-            partition = parts.ListOffsetsPartition(partition_index=0, timestamp=-1, current_leader_epoch=0)
-            topics = (parts.ListOffsetsTopic(name="t", partitions=(partition,)),)
+            partition = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": 0}
+            topics = ({"name": "t", "partitions": (partition,)},)
             return {"replica_id": -1, "isolation_level": 1, "topics": topics, "timeout": milliseconds(0)}
         case "metadata":
-            topics = (parts.MetadataRequestTopic(name="t", topic_id=None),)
+            topics = ({"name": "t", "topic_id": None},)
             authorized = {
                 "include_topic_authorized_operations": False,
                 "include_cluster_authorized_operations": False,
             }
             return {"topics": topics, "allow_auto_topic_creation": True, **authorized}
         case "offset_commit":
-            partition = parts.OffsetCommitRequestPartition(
-                partition_index=0, committed_offset=3, committed_leader_epoch=0, committed_metadata="m"
-            )
-            topics = (parts.OffsetCommitRequestTopic(**topic, partitions=(partition,)),)
+            partition = {
+                "partition_index": 0,
+                "committed_offset": 3,
+                "committed_leader_epoch": 0,
+                "committed_metadata": "m",
+            }
+            topics = ({**topic, "partitions": (partition,)},)
             return {"group_id": "g", "member_id": "", "topics": topics}
         case "offset_fetch" if version >= 8:
-            topics = (parts.OffsetFetchRequestTopics(**topic, partition_indexes=(0,)),)
-            return {"groups": (parts.OffsetFetchRequestGroup(group_id="g", topics=topics),)}
+            topics = ({**topic, "partition_indexes": (0,)},)
+            return {"groups": ({"group_id": "g", "topics": topics},)}
         case "offset_fetch":
-            return {"group_id": "g", "topics": (parts.OffsetFetchRequestTopic(name="t", partition_indexes=(0,)),)}
+            return {"group_id": "g", "topics": ({"name": "t", "partition_indexes": (0,)},)}
         case "find_coordinator":
             return {"key": "x", "key_type": 1 if version else 0, "coordinator_keys": ("x", "y")}
         case "join_group":
             timeouts = {"session_timeout": milliseconds(6_000), "rebalance_timeout": milliseconds(6_000)}
-            protocols = (parts.JoinGroupRequestProtocol(name="range", metadata=b"m"),)
+            protocols = ({"name": "range", "metadata": b"m"},)
             return {"group_id": "g", "member_id": "", **timeouts, "protocol_type": "consumer", "protocols": protocols}
         case "heartbeat":
             return {"group_id": "g", "generation_id": 1, "member_id": "m"}
         case "leave_group":
-            members = (parts.MemberIdentity(member_id="m"),) if version >= 3 else ()
+            members = ({"member_id": "m"},) if version >= 3 else ()
             return {"group_id": "g", "member_id": "m", "members": members}
         case "sync_group":
-            assignment = parts.SyncGroupRequestAssignment(member_id="m", assignment=b"a")
+            assignment = {"member_id": "m", "assignment": b"a"}
             names = {"protocol_type": "consumer", "protocol_name": "range"}
             return {"group_id": "g", "generation_id": 1, "member_id": "m", **names, "assignments": (assignment,)}
         case "describe_groups":
@@ -96,36 +100,32 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
         case "delete_groups":
             return {"groups_names": ("g",)}
         case "offset_delete":
-            partitions = (parts.OffsetDeleteRequestPartition(partition_index=0),)
-            return {"group_id": "g", "topics": (parts.OffsetDeleteRequestTopic(name="t", partitions=partitions),)}
+            partitions = ({"partition_index": 0},)
+            return {"group_id": "g", "topics": ({"name": "t", "partitions": partitions},)}
         case "api_versions":
             return {"client_software_name": "raw", "client_software_version": "1.0"}
         case "create_topics":
-            created = parts.CreatableTopic(
-                name="new", num_partitions=2, replication_factor=1, assignments=(), configs=()
-            )
+            created = {"name": "new", "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": ()}
             return {"topics": (created,)}
         case "delete_topics":
-            states = (parts.DeleteTopicState(name="t", topic_id=None),) if version >= 6 else ()
+            states = ({"name": "t", "topic_id": None},) if version >= 6 else ()
             return {"topics": states, "topic_names": ("t",), "timeout": milliseconds(1)}
         case "delete_records":
-            partition = parts.DeleteRecordsPartition(partition_index=0, offset=0)
-            topics = (parts.DeleteRecordsTopic(name="t", partitions=(partition,)),)
+            partition = {"partition_index": 0, "offset": 0}
+            topics = ({"name": "t", "partitions": (partition,)},)
             return {"topics": topics, "timeout": milliseconds(1)}
         case "offset_for_leader_epoch":
-            partition = parts.OffsetForLeaderPartition(partition=0, current_leader_epoch=0, leader_epoch=0)
-            return {"replica_id": -1, "topics": (parts.OffsetForLeaderTopic(topic="t", partitions=(partition,)),)}
+            partition = {"partition": 0, "current_leader_epoch": 0, "leader_epoch": 0}
+            return {"replica_id": -1, "topics": ({"topic": "t", "partitions": (partition,)},)}
         case "init_producer_id":
             flags = {"enable2_pc": True, "keep_prepared_txn": False}
             return {"transactional_id": "x", "transaction_timeout": milliseconds(1000), **flags}
         case "add_partitions_to_txn" if version >= 4:
-            topics = (parts.AddPartitionsToTxnTopic(name="t", partitions=(0,)),)
-            transaction = parts.AddPartitionsToTxnTransaction(
-                transactional_id="x", **producer, verify_only=False, topics=topics
-            )
+            topics = ({"name": "t", "partitions": (0,)},)
+            transaction = {"transactional_id": "x", **producer, "verify_only": False, "topics": topics}
             return {"transactions": (transaction,)}
         case "add_partitions_to_txn":
-            topics = (parts.AddPartitionsToTxnTopic(name="t", partitions=(0,)),)
+            topics = ({"name": "t", "partitions": (0,)},)
             old = {"transactional_id": "x", **producer, "topics": topics}
             return {f"v3_and_below_{name}": value for name, value in old.items()}
         case "add_offsets_to_txn":
@@ -133,26 +133,36 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
         case "end_txn":
             return {"transactional_id": "x", **producer, "committed": True}
         case "write_txn_markers":
-            topics = (parts.WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),)
-            marker = parts.WritableTxnMarker(
-                **producer, transaction_result=True, topics=topics, coordinator_epoch=0, transaction_version=2
-            )
+            topics = ({"name": "t", "partition_indexes": (0,)},)
+            marker = {
+                **producer,
+                "transaction_result": True,
+                "topics": topics,
+                "coordinator_epoch": 0,
+                "transaction_version": 2,
+            }
             return {"markers": (marker,)}
         case "txn_offset_commit":
-            partition = parts.TxnOffsetCommitRequestPartition(
-                partition_index=0, committed_offset=1, committed_metadata="m", committed_leader_epoch=0
-            )
-            topics = (parts.TxnOffsetCommitRequestTopic(**topic, partitions=(partition,)),)
+            partition = {
+                "partition_index": 0,
+                "committed_offset": 1,
+                "committed_metadata": "m",
+                "committed_leader_epoch": 0,
+            }
+            topics = ({**topic, "partitions": (partition,)},)
             return {"transactional_id": "x", "group_id": "g", **producer, "topics": topics}
         case "update_features":
-            update = parts.FeatureUpdateKey(
-                feature="transaction.version", max_version_level=2, upgrade_type=1, allow_downgrade=False
-            )
+            update = {
+                "feature": "transaction.version",
+                "max_version_level": 2,
+                "upgrade_type": 1,
+                "allow_downgrade": False,
+            }
             return {"feature_updates": (update,), "validate_only": False}
         case "describe_cluster":
             return {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": False}
         case "describe_producers":
-            return {"topics": (parts.TopicRequest(name="t", partition_indexes=(0,)),)}
+            return {"topics": ({"name": "t", "partition_indexes": (0,)},)}
         case "describe_transactions":
             return {"transactional_ids": ()}
         case "list_transactions":
@@ -162,40 +172,40 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
         case "create_acls":
             created = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3}
             entry = {"principal": "User:x", "host": "*", "operation": 3, "permission_type": 3}
-            return {"creations": (parts.AclCreation(**created, **entry),)}
+            return {"creations": ({**created, **entry},)}
         case "delete_acls":
-            return {"filters": (parts.DeleteAclsFilter(**ANY_ACL),)}
+            return {"filters": ({**ANY_ACL},)}
         case "alter_replica_log_dirs":
-            topics = (parts.AlterReplicaLogDirTopic(name="t", partitions=(0,)),)
-            return {"dirs": (parts.AlterReplicaLogDir(path="/memory", topics=topics),)}
+            topics = ({"name": "t", "partitions": (0,)},)
+            return {"dirs": ({"path": "/memory", "topics": topics},)}
         case "describe_configs":
-            resource = parts.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
+            resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
             return {"resources": (resource,), "include_synonyms": True, "include_documentation": True}
         case "alter_configs" | "incremental_alter_configs":
-            config = parts.AlterableConfig(name="retention.ms", config_operation=0, value="1000")
-            resource = parts.AlterConfigsResource(resource_type=2, resource_name="t", configs=(config,))
+            config = {"name": "retention.ms", "config_operation": 0, "value": "1000"}
+            resource = {"resource_type": 2, "resource_name": "t", "configs": (config,)}
             return {"resources": (resource,), "validate_only": False}
         case "list_config_resources":
             return {"resource_types": ()}
         case "describe_log_dirs":
-            return {"topics": (parts.DescribableLogDirTopic(topic="t", partitions=(0,)),)}
+            return {"topics": ({"topic": "t", "partitions": (0,)},)}
         case "create_partitions":
-            topics = (parts.CreatePartitionsTopic(name="t", count=9, assignments=None),)
+            topics = ({"name": "t", "count": 9, "assignments": None},)
             return {"topics": topics, "timeout": milliseconds(1), "validate_only": True}
         case "elect_leaders":
-            named = (parts.TopicPartitions(topic="t", partitions=(0,)),)
+            named = ({"topic": "t", "partitions": (0,)},)
             return {"election_type": 0, "topic_partitions": named, "timeout": milliseconds(1)}
         case "alter_partition_reassignments":
-            moved = (parts.ReassignablePartition(partition_index=0, replicas=(0,)),)
-            return {"topics": (parts.ReassignableTopic(name="t", partitions=moved),), "timeout": milliseconds(1)}
+            moved = ({"partition_index": 0, "replicas": (0,)},)
+            return {"topics": ({"name": "t", "partitions": moved},), "timeout": milliseconds(1)}
         case "list_partition_reassignments":
             return {"topics": None, "timeout": milliseconds(1)}
         case "describe_client_quotas":
             return {"components": (), "strict": False}
         case "alter_client_quotas":
-            entity = (parts.EntityData(entity_type="client-id", entity_name="c"),)
-            changes = (parts.OpData(key="producer_byte_rate", value=1e9, remove=False),)
-            return {"entries": (parts.EntryData(entity=entity, ops=changes),), "validate_only": True}
+            entity = ({"entity_type": "client-id", "entity_name": "c"},)
+            changes = ({"key": "producer_byte_rate", "value": 1e9, "remove": False},)
+            return {"entries": ({"entity": entity, "ops": changes},), "validate_only": True}
         case "sasl_handshake":
             return {"mechanism": "PLAIN"}
         case "sasl_authenticate":
@@ -204,13 +214,13 @@ def sample(api: str, version: int, topic_id: Any) -> dict[str, Any]:
             return {"users": None}
         case "alter_user_scram_credentials":
             keys = {"salt": b"salt", "salted_password": b"p" * 32}
-            user = parts.ScramCredentialUpsertion(name="u", mechanism=1, iterations=4096, **keys)
+            user = {"name": "u", "mechanism": 1, "iterations": 4096, **keys}
             return {"deletions": (), "upsertions": (user,)}
         case "describe_quorum":
-            asked = (parts.PartitionData(partition_index=0),)
-            return {"topics": (parts.TopicData(topic_name="__cluster_metadata", partitions=asked),)}
+            asked = ({"partition_index": 0},)
+            return {"topics": ({"topic_name": "__cluster_metadata", "partitions": asked},)}
         case "describe_topic_partitions":
-            return {"topics": (parts.TopicRequest(name="t"),), "response_partition_limit": 10, "cursor": None}
+            return {"topics": ({"name": "t"},), "response_partition_limit": 10, "cursor": None}
     fields = share_sample(api, version, topic_id)
     assert fields is not None, api
     return fields

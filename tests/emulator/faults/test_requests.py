@@ -24,22 +24,18 @@ from tests.emulator.api.raw_client import (
     milliseconds,
     plain_batch,
     produce_fields,
-    request_parts,
 )
 
 NOT_LEADER = 6
 
 
 def produce_two_topics(client: RawClient, version: int = 12, acks: int = -1) -> dict[tuple[str, int], Any]:
-    parts = request_parts("produce", version)
     topics = tuple(
-        parts.TopicProduceData(
-            name=topic,
-            topic_id=client.topic_id(topic) if version > 12 else None,
-            partition_data=tuple(
-                parts.PartitionProduceData(index=index, records=plain_batch(b"1")) for index in range(3)
-            ),
-        )
+        {
+            "name": topic,
+            "topic_id": client.topic_id(topic) if version > 12 else None,
+            "partition_data": tuple({"index": index, "records": plain_batch(b"1")} for index in range(3)),
+        }
         for topic in ("t", "u")
     )
     response = client.call(
@@ -83,13 +79,9 @@ def test_one_partition_of_a_fetch_fails_and_it_does_not_wait(
     emulator.faults.add(Fault(api="Fetch", topic="t", partition=1, action=PartitionError(NOT_LEADER)))
     topic = client.topic_id("t") if version > 12 else "t"
     fields = fetch_fields(version, topic, max_wait_ms=60_000)
-    parts = request_parts("fetch", version)
     (asked,) = fields["topics"]
-    (first,) = asked.partitions
-    second = parts.FetchPartition(
-        partition=1, fetch_offset=0, partition_max_bytes=first.partition_max_bytes, current_leader_epoch=-1
-    )
-    topics = (parts.FetchTopic(topic=topic, topic_id=topic, partitions=(first, second)),)
+    (first,) = asked["partitions"]
+    topics = ({**asked, "partitions": (first, {**first, "partition": 1})},)
     response = client.call("fetch", version, **{**fields, "topics": topics})
     errors = {row.partition_index: row.error_code for row in response.responses[0].partitions}
     assert errors == {0: 0, 1: NOT_LEADER}
@@ -98,13 +90,12 @@ def test_one_partition_of_a_fetch_fails_and_it_does_not_wait(
 @pytest.mark.parametrize("version", [1, 7, 8, 9])
 def test_one_partition_of_an_offset_fetch_fails(emulator: Emulator, client: RawClient, version: int) -> None:
     emulator.faults.add(Fault(group="g", topic="t", partition=1, action=PartitionError("UNSTABLE_OFFSET_COMMIT")))
-    parts = request_parts("offset_fetch", version)
     if version >= 8:
-        topics = (parts.OffsetFetchRequestTopics(name="t", partition_indexes=(0, 1)),)
-        groups = (parts.OffsetFetchRequestGroup(group_id="g", topics=topics),)
+        topics = ({"name": "t", "partition_indexes": (0, 1)},)
+        groups = ({"group_id": "g", "topics": topics},)
         response = client.call("offset_fetch", version, groups=groups, require_stable=True).groups[0]
     else:
-        topics = (parts.OffsetFetchRequestTopic(name="t", partition_indexes=(0, 1)),)
+        topics = ({"name": "t", "partition_indexes": (0, 1)},)
         response = client.call("offset_fetch", version, group_id="g", topics=topics, require_stable=True)
     assert getattr(response, "error_code", 0) == 0
     assert {row.partition_index: row.error_code for row in response.topics[0].partitions} == {0: 0, 1: 88}
@@ -114,13 +105,10 @@ def test_one_partition_of_an_offset_fetch_fails(emulator: Emulator, client: RawC
 def test_one_partition_of_add_partitions_fails(emulator: Emulator, client: RawClient, version: int) -> None:
     producer = client.init_producer_id("x")
     emulator.faults.add(Fault(topic="t", partition=1, action=PartitionError("TOPIC_AUTHORIZATION_FAILED")))
-    parts = request_parts("add_partitions_to_txn", version)
-    named = (parts.AddPartitionsToTxnTopic(name="t", partitions=(0, 1, 2)),)
+    named = ({"name": "t", "partitions": (0, 1, 2)},)
     identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
     if version >= 4:
-        transaction = parts.AddPartitionsToTxnTransaction(
-            transactional_id="x", **identity, verify_only=False, topics=named
-        )
+        transaction = {"transactional_id": "x", **identity, "verify_only": False, "topics": named}
         response = client.call("add_partitions_to_txn", version, transactions=(transaction,))
         topics = response.results_by_transaction[0].topic_results
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -294,14 +293,6 @@ def test_a_member_leaves_once_however_often_it_is_named() -> None:
     assert simulated.group.leader == last
 
 
-def test_unknown_members_that_leave_change_nothing() -> None:
-    simulated = SimulatedGroup()
-    simulated.stable(1)
-    before = simulated.group
-    simulated.leave(("nobody", None))
-    assert simulated.group == before
-
-
 def test_leaving_while_waiting() -> None:
     simulated = SimulatedGroup()
     (first,) = simulated.stable(1)
@@ -317,31 +308,6 @@ def test_leaving_while_waiting() -> None:
 
 
 # static members
-
-
-def test_a_static_member_comes_back_without_a_rebalance() -> None:
-    simulated = SimulatedGroup()
-    leader, follower = (simulated.add(group_instance_id=name) for name in ("i", "j"))
-    simulated.join(leader, group_instance_id="i")
-    simulated.sync_all()
-    generation = simulated.group.generation
-    for instance, old in (("j", follower), ("i", leader)):
-        response = simulated.join(group_instance_id=instance)
-        assert response is not None
-        assert (response.error, response.generation, simulated.group.state) == (0, generation, STABLE)
-        assert response.skip_assignment == (instance == "i")
-        again = simulated.sync(response.member_id, group_instance_id=instance)
-        assert again is not None
-        assert again.assignment == old.encode()
-        assert simulated.heartbeat(old, instance=instance) == ErrorCode.fenced_instance_id
-        assert simulated.heartbeat(old) == ErrorCode.unknown_member_id
-        assert simulated.commit(old, generation, instance) == ErrorCode.fenced_instance_id
-        assert simulated.commit(response.member_id, generation, instance) == ErrorCode.none
-    simulated.fail_over()
-    for instance in ("i", "j"):
-        current = simulated.group.static_member_id(instance)
-        assert current is not None
-        assert simulated.heartbeat(current, instance=instance) == ErrorCode.none
 
 
 def test_a_static_member_whose_return_cannot_be_stored() -> None:
@@ -394,16 +360,3 @@ def test_a_rebalance_that_only_absent_static_members_take_part_in_waits_for_thei
     assert static in simulated.group.members
     simulated.advance(REBALANCE_MS)
     assert (simulated.group.state, simulated.group.members) == (EMPTY, {})
-
-
-# failover
-
-
-def test_a_group_value_does_not_change() -> None:
-    simulated = SimulatedGroup()
-    (member,) = simulated.stable(1)
-    before = simulated.group
-    copy = replace(before, members=dict(before.members))
-    simulated.heartbeat(member)
-    simulated.add()
-    assert before == copy

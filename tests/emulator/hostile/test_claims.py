@@ -15,7 +15,7 @@ from dualwrite.broker_emulator import BrokerConfig
 from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.api.request_bounds import bounds_check
-from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, plain_batch, request_parts
+from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, plain_batch
 from tests.emulator.hostile.requests import LENGTHS, SERVED, sized
 from tests.emulator.hostile.victim import Victim
 
@@ -97,17 +97,16 @@ def test_the_limit_of_elements_can_be_set() -> None:
 @pytest.mark.parametrize("version", [2, 7])
 def test_topics_of_too_many_partitions(victim: Victim, version: int) -> None:
     """KIP-599 and after: a controller refuses to make more than 10,000 partitions at once (44 POLICY_VIOLATION)."""
-    parts = request_parts("create_topics", version)
 
     def create(*counts: int) -> list[int]:
         topics = tuple(
-            parts.CreatableTopic(
-                name=f"many-{version}-{place}-{count}",
-                num_partitions=count,
-                replication_factor=1,
-                assignments=(),
-                configs=(),
-            )
+            {
+                "name": f"many-{version}-{place}-{count}",
+                "num_partitions": count,
+                "replication_factor": 1,
+                "assignments": (),
+                "configs": (),
+            }
             for place, count in enumerate(counts)
         )
         with RawClient(victim.emulator.bootstrap_servers) as client:
@@ -121,8 +120,7 @@ def test_topics_of_too_many_partitions(victim: Victim, version: int) -> None:
 
 
 def test_metadata_does_not_create_more_topics_than_a_request_may(victim: Victim) -> None:
-    parts = request_parts("metadata", 4)
-    topics = tuple(parts.MetadataRequestTopic(name=f"auto-{place}") for place in range(10_050))
+    topics = tuple({"name": f"auto-{place}"} for place in range(10_050))
     with RawClient(victim.emulator.bootstrap_servers) as client:
         client.send_bytes(encode("metadata", 4, 1, "raw", topics=topics, allow_auto_topic_creation=True))
         client.receive_frame()

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.hostile.turns import LONGEST, until_some_turn, watched
 from tests.emulator.inside import await_in_loop, is_deciding
 from tests.support.conditions import until
@@ -121,15 +121,13 @@ FEW = 1000
 
 
 def _alter_share_offsets(client: RawClient, names: tuple[str, ...]) -> None:
-    parts = request_parts("alter_share_group_offsets", 0)
-    row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
-    topics = tuple(parts.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=(row,)) for name in names)
+    row = {"partition_index": 0, "start_offset": 0}
+    topics = tuple({"topic_name": name, "partitions": (row,)} for name in names)
     assert client.call("alter_share_group_offsets", 0, group_id="shared", topics=topics).error_code == ErrorCode.none
 
 
 def _delete_share_offsets(client: RawClient, names: tuple[str, ...]) -> None:
-    new = request_parts("delete_share_group_offsets", 0).DeleteShareGroupOffsetsRequestTopic
-    topics = tuple(new(topic_name=name) for name in names)
+    topics = tuple({"topic_name": name} for name in names)
     assert client.call("delete_share_group_offsets", 0, group_id="shared", topics=topics).error_code == ErrorCode.none
 
 

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.hostile.turns import LONGEST, until_some_turn, watched
 from tests.emulator.inside import await_in_loop, cluster_of, has_change_under_way, run_in_loop
 
@@ -49,10 +49,7 @@ def test_a_node_that_starts(pair: Emulator) -> None:
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_node_that_ends_while_a_topic_is_created_leads_none_of_it(crashes: bool) -> None:
     with Emulator(config=SMALL, nodes=2) as emulator, RawClient(emulator.bootstrap_servers.split(",")[1]) as client:
-        parts = request_parts("create_topics", 7)
-        topic = parts.CreatableTopic(
-            name="created", num_partitions=MANY, replication_factor=2, assignments=(), configs=()
-        )
+        topic = {"name": "created", "num_partitions": MANY, "replication_factor": 2, "assignments": (), "configs": ()}
         values = {"topics": (topic,), "timeout": milliseconds(30_000), "validate_only": False}
         cluster = cluster_of(emulator)
 

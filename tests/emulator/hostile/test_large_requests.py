@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.api import describe_configs
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
-from tests.emulator.api.raw_client import KEYS, RawClient, fetch_fields, milliseconds, plain_batch, request_parts
+from tests.emulator.api.offset_requests import commit
+from tests.emulator.api.raw_client import KEYS, RawClient, fetch_fields, milliseconds, plain_batch
 from tests.emulator.hostile.requests import sized
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.emulator.inside import cluster_of
@@ -40,43 +42,34 @@ Send = Callable[[RawClient], Any]
 
 
 def _list_offsets(client: RawClient) -> Any:
-    parts = request_parts("list_offsets", 7)
-    rows = tuple(
-        parts.ListOffsetsPartition(partition_index=index % 3, current_leader_epoch=-1, timestamp=-1)
-        for index in range(MANY)
-    )
-    topics = (parts.ListOffsetsTopic(name="t", partitions=rows),)
+    rows = tuple({"partition_index": index % 3, "current_leader_epoch": -1, "timestamp": -1} for index in range(MANY))
+    topics = ({"name": "t", "partitions": rows},)
     return client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics).topics[0].partitions
 
 
 def _offset_commit(client: RawClient) -> Any:
-    parts = request_parts("offset_commit", 8)
     rows = tuple(
-        parts.OffsetCommitRequestPartition(
-            partition_index=index % 3, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
-        )
+        {"partition_index": index % 3, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
         for index in range(MANY)
     )
     member = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
-    topics = (parts.OffsetCommitRequestTopic(name="t", partitions=rows),)
+    topics = ({"name": "t", "partitions": rows},)
     return client.call("offset_commit", 8, **member, topics=topics).topics[0].partitions
 
 
 def _fetch(client: RawClient) -> Any:
-    parts = request_parts("fetch", 12)
     rows = tuple(
-        parts.FetchPartition(partition=index % 3, fetch_offset=0, partition_max_bytes=1, current_leader_epoch=-1)
+        {"partition": index % 3, "fetch_offset": 0, "partition_max_bytes": 1, "current_leader_epoch": -1}
         for index in range(MANY)
     )
-    topics = (parts.FetchTopic(topic="t", topic_id="t", partitions=rows),)
+    topics = ({"topic": "t", "topic_id": "t", "partitions": rows},)
     return client.call("fetch", 12, **{**fetch_fields(12, "t"), "topics": topics}).responses[0].partitions
 
 
 def _produce(client: RawClient) -> Any:
-    parts = request_parts("produce", 9)
     batch = plain_batch(b"v")
-    rows = tuple(parts.PartitionProduceData(index=index % 3, records=batch) for index in range(MANY // 3))
-    topics = (parts.TopicProduceData(name="t", partition_data=rows),)
+    rows = tuple({"index": index % 3, "records": batch} for index in range(MANY // 3))
+    topics = ({"name": "t", "partition_data": rows},)
     options = {"transactional_id": None, "acks": -1, "timeout": milliseconds(1000)}
     return client.call("produce", 9, **options, topic_data=topics).responses[0].partition_responses * 3
 
@@ -93,24 +86,21 @@ ANY_ACL = {
 
 
 def _delete_acls(client: RawClient, **of_the_last: int) -> Any:
-    new = request_parts("delete_acls", 3).DeleteAclsFilter
-    filters = [new(**{**ANY_ACL, "resource_name_filter": f"n{index}"}) for index in range(MANY)]
-    filters[-1] = new(**{**ANY_ACL, **of_the_last})
+    filters = [{**{**ANY_ACL, "resource_name_filter": f"n{index}"}} for index in range(MANY)]
+    filters[-1] = {**{**ANY_ACL, **of_the_last}}
     return client.call("delete_acls", 3, filters=tuple(filters)).filter_results
 
 
 def _same_share_offset(client: RawClient) -> Any:
-    parts = request_parts("alter_share_group_offsets", 0)
-    row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=1, start_offset=0)
-    topics = (parts.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=(row,) * MANY),)
+    row = {"partition_index": 1, "start_offset": 0}
+    topics = ({"topic_name": "t", "partitions": (row,) * MANY},)
     return client.call("alter_share_group_offsets", 0, group_id="same", topics=topics).responses[0].partitions
 
 
 def _share_fetch(client: RawClient) -> Any:
     sharer = Sharer(client, "g", "t")
-    parts = request_parts("share_fetch", 2)
-    rows = tuple(parts.FetchPartition(partition_index=index + 3, acknowledgement_batches=()) for index in range(MANY))
-    topics = (parts.FetchTopic(topic_id=sharer.topic_id, partitions=rows),)
+    rows = tuple({"partition_index": index + 3, "acknowledgement_batches": ()} for index in range(MANY))
+    topics = ({"topic_id": sharer.topic_id, "partitions": rows},)
     found = sharer.raw_fetch(0, topics=topics, max_wait_ms=0).responses[0].partitions
     sharer.close()
     return found
@@ -126,9 +116,8 @@ def _acknowledge_partitions(client: RawClient) -> Any:
 
 def _fetch_of_topics(client: RawClient) -> Any:
     """This version can report an error only in rows."""
-    parts = request_parts("fetch", 4)
-    rows = (parts.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),)
-    topics = tuple(parts.FetchTopic(topic=f"n{index}", partitions=rows) for index in range(MOST // 2))
+    rows = ({"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1},)
+    topics = tuple({"topic": f"n{index}", "partitions": rows} for index in range(MOST // 2))
     return client.call("fetch", 4, **{**fetch_fields(4, "t"), "topics": topics}).responses
 
 
@@ -138,22 +127,19 @@ def _leave(client: RawClient) -> Any:
     wishes = {"rebalance_timeout": milliseconds(10_000), "subscribed_topic_names": ("t",), "topic_partitions": ()}
     for index in range(10):
         client.call("consumer_group_heartbeat", 0, **member, **wishes, instance_id=f"present{index}")
-    new = request_parts("leave_group", 5).MemberIdentity
-    members = tuple(new(member_id="", group_instance_id=f"i{index}", reason=None) for index in range(MOST))
+    members = tuple({"member_id": "", "group_instance_id": f"i{index}", "reason": None} for index in range(MOST))
     return client.call("leave_group", 5, group_id="left", members=members).members
 
 
 def _alter_the_same_resource(client: RawClient) -> Any:
-    new = request_parts("incremental_alter_configs", 1).AlterConfigsResource
-    resources = (new(resource_type=2, resource_name="t", configs=()),) * MOST
+    resources = ({"resource_type": 2, "resource_name": "t", "configs": ()},) * MOST
     return client.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
 
 
 def _describe_quorum(client: RawClient) -> Any:
     """Name the metadata partition very often, and at the end a partition that does not exist."""
-    parts = request_parts("describe_quorum", 2)
-    rows = tuple(parts.PartitionData(partition_index=int(index + 1 == MANY)) for index in range(MANY))
-    topics = (parts.TopicData(topic_name="__cluster_metadata", partitions=rows),)
+    rows = tuple({"partition_index": int(index + 1 == MANY)} for index in range(MANY))
+    topics = ({"topic_name": "__cluster_metadata", "partitions": rows},)
     found = client.call("describe_quorum", 2, topics=topics).topics[0].partitions
     assert [row.error_code for row in (*found[-2:], found[0])] == [0, 3, 0]
     return found
@@ -197,27 +183,26 @@ def _list_a_type_of_resources_often(client: RawClient) -> None:
 
 def _alter_many_settings(client: RawClient) -> None:
     """A broker accepts any setting, since a user's class may read it."""
-    parts = request_parts("incremental_alter_configs", 1)
-    changes = tuple(parts.AlterableConfig(name=f"n{index}", config_operation=0, value="1") for index in range(MOST))
-    resources = (parts.AlterConfigsResource(resource_type=4, resource_name="", configs=changes),)
+    changes = tuple({"name": f"n{index}", "config_operation": 0, "value": "1"} for index in range(MOST))
+    resources = ({"resource_type": 4, "resource_name": "", "configs": changes},)
     answer = client.call("incremental_alter_configs", 1, resources=resources, validate_only=True)
     assert answer.responses[0].error_code == ErrorCode.none
 
 
 def _extend_a_long_list(client: RawClient) -> None:
-    parts = request_parts("incremental_alter_configs", 1)
     elements = ",".join(f"{index:x}" for index in range(6500))
-    change = parts.AlterableConfig(
-        name="leader.replication.throttled.replicas", config_operation=2, value=f"{elements},{elements[:100]}"
-    )
-    resources = (parts.AlterConfigsResource(resource_type=2, resource_name="t", configs=(change,)),)
+    change = {
+        "name": "leader.replication.throttled.replicas",
+        "config_operation": 2,
+        "value": f"{elements},{elements[:100]}",
+    }
+    resources = ({"resource_type": 2, "resource_name": "t", "configs": (change,)},)
     client.call("incremental_alter_configs", 1, resources=resources, validate_only=True)
 
 
 def _describe_many_settings(client: RawClient) -> None:
-    new = request_parts("describe_configs", 4).DescribeConfigsResource
     keys = tuple(f"n{index}" for index in range(MOST))
-    resources = (new(resource_type=4, resource_name="0", configuration_keys=keys),)
+    resources = ({"resource_type": 4, "resource_name": "0", "configuration_keys": keys},)
     options = {"include_synonyms": True, "include_documentation": True}
     (row,) = client.call("describe_configs", 4, resources=resources, **options).results
     assert (row.error_code, row.configs) == (ErrorCode.none, ())
@@ -226,32 +211,21 @@ def _describe_many_settings(client: RawClient) -> None:
 def _share_states(client: RawClient) -> None:
     """Write very many overlapping batches, twice the same ones, and read them very often."""
     topic_id = Sharer(client, "states", "t").topic_id
-    parts = request_parts("initialize_share_group_state", 0)
-    partition = parts.PartitionData(partition=0, state_epoch=1, start_offset=0)
-    topics = (parts.InitializeStateData(topic_id=topic_id, partitions=(partition,)),)
+    partition: dict[str, Any] = {"partition": 0, "state_epoch": 1, "start_offset": 0}
+    topics = ({"topic_id": topic_id, "partitions": (partition,)},)
     client.call("initialize_share_group_state", 0, group_id="states", topics=topics)
-    parts = request_parts("write_share_group_state", 1)
     for _ in range(2):
         batches = tuple(
-            parts.StateBatch(
-                first_offset=index, last_offset=100_000 - index, delivery_state=0, delivery_count=index % 3 + 1
-            )
-            for index in range(24_000)
+            {"first_offset": index, "last_offset": 100_000 - index, "delivery_state": 0, "delivery_count": count}
+            for index, count in zip(range(24_000), cycle((1, 2, 3)), strict=False)
         )
-        partition = parts.PartitionData(
-            partition=0,
-            state_epoch=1,
-            leader_epoch=0,
-            start_offset=0,
-            delivery_complete_count=0,
-            state_batches=batches,
-        )
-        topics = (parts.WriteStateData(topic_id=topic_id, partitions=(partition,)),)
+        written = {"leader_epoch": 0, "delivery_complete_count": 0, "state_batches": batches}
+        partition |= written
+        topics = ({"topic_id": topic_id, "partitions": (partition,)},)
         answer = client.call("write_share_group_state", 1, group_id="states", topics=topics)
         assert answer.results[0].partitions[0].error_code == ErrorCode.none
-    parts = request_parts("read_share_group_state", 0)
-    rows = (parts.PartitionData(partition=0, leader_epoch=0),) * MANY
-    topics = (parts.ReadStateData(topic_id=topic_id, partitions=rows),)
+    rows = ({"partition": 0, "leader_epoch": 0},) * MANY
+    topics = ({"topic_id": topic_id, "partitions": rows},)
     (row,) = client.call("read_share_group_state", 0, group_id="states", topics=topics).results[0].partitions
     assert len(row.state_batches) > 24_000
 
@@ -273,41 +247,26 @@ def test_others_are_served_while_a_short_answer_is_made(emulator: Emulator, send
 @pytest.mark.parametrize("version", [7, 8])
 def test_offsets_are_those_of_one_moment(emulator: Emulator, version: int) -> None:
     """Others commit offsets of the group while the response is made."""
-    parts = request_parts("offset_fetch", version)
     indexes = (0,) * MANY
     if version < 8:
-        wanted: dict[str, Any] = {"topics": (parts.OffsetFetchRequestTopic(name="t", partition_indexes=indexes),)}
+        wanted: dict[str, Any] = {"topics": ({"name": "t", "partition_indexes": indexes},)}
     else:
-        topics = (parts.OffsetFetchRequestTopics(name="t", partition_indexes=indexes),)
-        wanted = {"groups": (parts.OffsetFetchRequestGroup(group_id="moment", topics=topics),)}
+        topics = ({"name": "t", "partition_indexes": indexes},)
+        wanted = {"groups": ({"group_id": "moment", "topics": topics},)}
     with RawClient(emulator.bootstrap_servers) as client, RawClient(emulator.bootstrap_servers) as other:
         fetch = client.send("offset_fetch", version, group_id="moment", require_stable=False, **wanted)
         for offset in range(200):
-            _commit(other, "moment", offset)
+            assert commit(other, "moment", offset, generation_id_or_member_epoch=-1) == 0
         response = client.receive("offset_fetch", version, fetch)
     rows = (response if version < 8 else response.groups[0]).topics[0].partitions
     assert len(rows) == MANY
     assert len({row.committed_offset for row in rows}) == 1
 
 
-def _commit(client: RawClient, group_id: str, offset: int) -> None:
-    parts = request_parts("offset_commit", 8)
-    row = parts.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-    )
-    topics = (parts.OffsetCommitRequestTopic(name="t", partitions=(row,)),)
-    member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
-    answer = client.call("offset_commit", 8, group_id=group_id, **member, topics=topics)
-    assert answer.topics[0].partitions[0].error_code == 0
-
-
 def test_a_short_request_with_a_long_response(emulator: Emulator) -> None:
     with RawClient(emulator.bootstrap_servers) as client:
-        parts = request_parts("offset_commit", 8)
-        row = parts.OffsetCommitRequestPartition(
-            partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
-        )
-        topics = (parts.OffsetCommitRequestTopic(name="t", partitions=(row,)),)
+        row = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        topics = ({"name": "t", "partitions": (row,)},)
         member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
         for index in range(3000):
             client.send("offset_commit", 8, group_id=f"l{index}", **member, topics=topics)
@@ -323,8 +282,7 @@ def test_an_answer_that_would_be_too_long_closes_the_connection(
 ) -> None:
     """Each of the many names costs some bytes, and its settings some thousands."""
     monkeypatch.setattr(describe_configs, "MAX_SETTINGS", 1000)
-    new = request_parts("describe_configs", 4).DescribeConfigsResource
-    resources = (new(resource_type=2, resource_name="t", configuration_keys=None),)
+    resources = ({"resource_type": 2, "resource_name": "t", "configuration_keys": None},)
     options = {"include_synonyms": False, "include_documentation": False}
     with RawClient(emulator.bootstrap_servers) as client:
         (row,) = client.call("describe_configs", 4, resources=resources, **options).results
@@ -342,17 +300,16 @@ def test_an_unknown_operation_among_many_filters_closes_the_connection(emulator:
 def test_many_acls() -> None:
     config = BrokerConfig(authorizer_class_name=STANDARD_AUTHORIZER, super_users=f"User:{ANONYMOUS.name}")
     with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
-        new = request_parts("create_acls", 3).AclCreation
         acls = tuple(
-            new(
-                resource_type=2,
-                resource_name=f"n{index % 3}",
-                resource_pattern_type=3,
-                principal=f"User:u{index}",
-                host="*",
-                operation=3,
-                permission_type=3,
-            )
+            {
+                "resource_type": 2,
+                "resource_name": f"n{index % 3}",
+                "resource_pattern_type": 3,
+                "principal": f"User:u{index}",
+                "host": "*",
+                "operation": 3,
+                "permission_type": 3,
+            }
             for index in range(MANY)
         )
         assert {row.error_code for row in client.call("create_acls", 3, creations=acls).results} == {0}

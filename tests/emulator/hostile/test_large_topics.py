@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.emulator.inside import cluster_of, run_in_loop
 
@@ -39,8 +39,7 @@ def _creates(client: RawClient) -> None:
 
 
 def _extends(client: RawClient) -> None:
-    parts = request_parts("create_partitions", 3)
-    topics = (parts.CreatePartitionsTopic(name="growing", count=MANY, assignments=None),)
+    topics = ({"name": "growing", "count": MANY, "assignments": None},)
     response = client.call("create_partitions", 3, topics=topics, timeout=milliseconds(30_000), validate_only=False)
     assert response.results[0].error_code is ErrorCode.none
 
@@ -51,40 +50,32 @@ def _deletes(client: RawClient) -> None:
 
 
 def _deletes_records(client: RawClient) -> None:
-    parts = request_parts("delete_records", 2)
-    rows = tuple(parts.DeleteRecordsPartition(partition_index=index % MANY, offset=-1) for index in range(NAMED))
-    topics = (parts.DeleteRecordsTopic(name="big", partitions=rows),)
+    rows = tuple({"partition_index": index % MANY, "offset": -1} for index in range(NAMED))
+    topics = ({"name": "big", "partitions": rows},)
     assert len(client.call("delete_records", 2, topics=topics, timeout=milliseconds(1)).topics[0].partitions) == NAMED
 
 
 def _finds_ends_of_epochs(client: RawClient) -> None:
-    parts = request_parts("offset_for_leader_epoch", 4)
-    rows = tuple(
-        parts.OffsetForLeaderPartition(partition=index % MANY, current_leader_epoch=-1, leader_epoch=0)
-        for index in range(NAMED)
-    )
-    topics = (parts.OffsetForLeaderTopic(topic="big", partitions=rows),)
+    rows = tuple({"partition": index % MANY, "current_leader_epoch": -1, "leader_epoch": 0} for index in range(NAMED))
+    topics = ({"topic": "big", "partitions": rows},)
     response = client.call("offset_for_leader_epoch", 4, replica_id=-1, topics=topics)
     assert len(response.topics[0].partitions) == NAMED
 
 
 def _describes_producers(client: RawClient) -> None:
-    parts = request_parts("describe_producers", 0)
-    topics = (parts.TopicRequest(name="big", partition_indexes=tuple(index % MANY for index in range(NAMED))),)
+    topics = ({"name": "big", "partition_indexes": tuple(index % MANY for index in range(NAMED))},)
     assert len(client.call("describe_producers", 0, topics=topics).topics[0].partitions) == NAMED
 
 
 def _elects(client: RawClient) -> None:
-    parts = request_parts("elect_leaders", 2)
-    topics = (parts.TopicPartitions(topic="big", partitions=tuple(index % MANY for index in range(NAMED))),)
+    topics = ({"topic": "big", "partitions": tuple(index % MANY for index in range(NAMED))},)
     response = client.call("elect_leaders", 2, election_type=0, topic_partitions=topics, timeout=milliseconds(1))
     assert len(response.replica_election_results[0].partition_result) == NAMED
 
 
 def _reassigns(client: RawClient) -> None:
-    parts = request_parts("alter_partition_reassignments", 0)
-    rows = tuple(parts.ReassignablePartition(partition_index=index, replicas=(0,)) for index in range(MANY))
-    topics = (parts.ReassignableTopic(name="big", partitions=rows),)
+    rows = tuple({"partition_index": index, "replicas": (0,)} for index in range(MANY))
+    topics = ({"name": "big", "partitions": rows},)
     response = client.call("alter_partition_reassignments", 0, timeout=milliseconds(1), topics=topics)
     assert len(response.responses[0].partitions) == MANY
 
@@ -94,33 +85,27 @@ def _describes_log_dirs(client: RawClient) -> None:
 
 
 def _describes_configs(client: RawClient) -> None:
-    parts = request_parts("describe_configs", 4)
-    resource = parts.DescribeConfigsResource(resource_type=2, resource_name="small", configuration_keys=None)
+    resource = {"resource_type": 2, "resource_name": "small", "configuration_keys": None}
     options = {"include_synonyms": True, "include_documentation": True}
     assert len(client.call("describe_configs", 4, resources=(resource,) * 500, **options).results) == 500
 
 
 def _alters_all_brokers(client: RawClient) -> None:
-    parts = request_parts("incremental_alter_configs", 1)
-    change = parts.AlterableConfig(name="log.retention.ms", config_operation=0, value="100000000")
-    resources = (parts.AlterConfigsResource(resource_type=4, resource_name="", configs=(change,)),)
+    change = {"name": "log.retention.ms", "config_operation": 0, "value": "100000000"}
+    resources = ({"resource_type": 4, "resource_name": "", "configs": (change,)},)
     response = client.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
     assert response.responses[0].error_code is ErrorCode.none
 
 
 def _alters_many_resources(client: RawClient) -> None:
-    parts = request_parts("incremental_alter_configs", 1)
-    resources = tuple(
-        parts.AlterConfigsResource(resource_type=2, resource_name=f"no-{index}", configs=()) for index in range(MANY)
-    )
+    resources = tuple({"resource_type": 2, "resource_name": f"no-{index}", "configs": ()} for index in range(MANY))
     response = client.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
     assert len(response.responses) == MANY
 
 
 def _commits_a_transaction(client: RawClient) -> None:
     producer = client.init_producer_id("x")
-    parts = request_parts("add_partitions_to_txn", 3)
-    topics = (parts.AddPartitionsToTxnTopic(name="big", partitions=tuple(index % MANY for index in range(NAMED))),)
+    topics = ({"name": "big", "partitions": tuple(index % MANY for index in range(NAMED))},)
     response = client.call(
         "add_partitions_to_txn",
         3,
@@ -134,18 +119,14 @@ def _commits_a_transaction(client: RawClient) -> None:
 
 
 def _verifies_many_transactions(client: RawClient) -> None:
-    parts = request_parts("add_partitions_to_txn", 4)
-    transaction = parts.AddPartitionsToTxnTransaction(
-        transactional_id="y", producer_id=1, producer_epoch=0, verify_only=True, topics=()
-    )
+    transaction = {"transactional_id": "y", "producer_id": 1, "producer_epoch": 0, "verify_only": True, "topics": ()}
     response = client.call("add_partitions_to_txn", 4, transactions=(transaction,) * NAMED)
     assert len(response.results_by_transaction) == NAMED
 
 
 def _is_refused(client: RawClient) -> None:
-    parts = request_parts("list_offsets", 7)
-    row = parts.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
-    topics = (parts.ListOffsetsTopic(name="big", partitions=(row,) * 3 * NAMED),)
+    row = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    topics = ({"name": "big", "partitions": (row,) * 3 * NAMED},)
     response = client.call("list_offsets", 7, replica_id=-1, isolation_level=7, topics=topics)
     assert {row.error_code for row in response.topics[0].partitions} == {ErrorCode.unknown_server_error}
 
@@ -207,9 +188,8 @@ def test_a_topic_is_not_seen_before_it_is_complete(emulator: Emulator) -> None:
 
 def test_of_two_creations_at_a_time_one_succeeds(emulator: Emulator) -> None:
     with RawClient(emulator.bootstrap_servers) as one, RawClient(emulator.bootstrap_servers) as other:
-        parts = request_parts("create_topics", 7)
         counts = {"num_partitions": 5000, "replication_factor": -1}
-        topic = parts.CreatableTopic(name="twice", assignments=(), configs=(), **counts)
+        topic = {"name": "twice", "assignments": (), "configs": (), **counts}
         values = {"topics": (topic,), "timeout": milliseconds(30_000), "validate_only": False}
         sent = [(client, client.send("create_topics", 7, **values)) for client in (one, other)]
         errors = [client.receive("create_topics", 7, number).topics[0].error_code for client, number in sent]
@@ -218,10 +198,13 @@ def test_of_two_creations_at_a_time_one_succeeds(emulator: Emulator) -> None:
 
 def test_what_cannot_wait_finishes_the_change_that_is_under_way(emulator: Emulator) -> None:
     with RawClient(emulator.bootstrap_servers) as client:
-        parts = request_parts("create_topics", 7)
-        topic = parts.CreatableTopic(
-            name="interrupted", num_partitions=MANY, replication_factor=-1, assignments=(), configs=()
-        )
+        topic = {
+            "name": "interrupted",
+            "num_partitions": MANY,
+            "replication_factor": -1,
+            "assignments": (),
+            "configs": (),
+        }
         values = {"topics": (topic,), "timeout": milliseconds(30_000), "validate_only": False}
         number = client.send("create_topics", 7, **values)
         emulator.create_topic("at-once", 3)
@@ -246,10 +229,7 @@ def test_a_deleted_topic_is_freed_without_a_collection(emulator: Emulator) -> No
 def test_a_message_that_quotes_a_long_name(emulator: Emulator) -> None:
     """With two bytes for its length, it is cut; the connection goes on."""
     with RawClient(emulator.bootstrap_servers) as client:
-        parts = request_parts("create_topics", 3)
-        topic = parts.CreatableTopic(
-            name="n" * 32_767, num_partitions=1, replication_factor=1, assignments=(), configs=()
-        )
+        topic = {"name": "n" * 32_767, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
         values = {"topics": (topic,), "timeout": milliseconds(1000), "validate_only": False}
         row = client.call("create_topics", 3, **values).topics[0]
         assert row.error_code is ErrorCode.invalid_topic_exception

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from dualwrite.broker_emulator.slices import at_once
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.emulator.inside import cluster_of, is_completing, run_in_loop, waits_for_records
 from tests.interop.raw_wire.sharing import Sharer
@@ -82,9 +82,8 @@ def test_a_share_session_of_very_many_partitions(emulator: Emulator) -> None:
     emulator.create_topic("t", many)
     with RawClient(emulator.bootstrap_servers) as client, RawClient(emulator.bootstrap_servers) as other:
         sharer = Sharer(client, "g", "t").join()
-        new = request_parts("share_fetch", 2).FetchPartition
-        rows = tuple(new(partition_index=index, acknowledgement_batches=()) for index in range(many))
-        topics = (request_parts("share_fetch", 2).FetchTopic(topic_id=sharer.topic_id, partitions=rows),)
+        rows = tuple({"partition_index": index, "acknowledgement_batches": ()} for index in range(many))
+        topics = ({"topic_id": sharer.topic_id, "partitions": rows},)
         assert sharer.raw_fetch(0, topics=topics, max_wait_ms=0).error_code == ErrorCode.none
         with watched(emulator, FEW) as turns:
             assert sharer.raw_fetch(1, topics=(), max_wait_ms=0).responses == ()
@@ -114,9 +113,8 @@ def of_segments(tmp_path: Path) -> Iterator[Emulator]:
 
 
 def _deletes_records(emulator: Emulator, client: RawClient) -> None:
-    parts = request_parts("delete_records", 2)
-    row = parts.DeleteRecordsPartition(partition_index=0, offset=-1)
-    topics = (parts.DeleteRecordsTopic(name="t", partitions=(row,)),)
+    row = {"partition_index": 0, "offset": -1}
+    topics = ({"name": "t", "partitions": (row,)},)
     answer = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
     assert answer.topics[0].partitions[0].low_watermark == SEGMENTS
 
@@ -169,14 +167,13 @@ def test_a_topic_is_deleted_while_very_many_markers_are_written(markers: str) ->
         run_in_loop(emulator, lambda: cluster.create_topic("t", many, assignments=[[other]] * many))
         with RawClient(emulator.bootstrap_servers.split(",")[coordinator]) as client, watched(emulator) as turns:
             producer = client.init_producer_id("x")
-            parts = request_parts("add_partitions_to_txn", 3)
             client.call(
                 "add_partitions_to_txn",
                 3,
                 v3_and_below_transactional_id="x",
                 v3_and_below_producer_id=producer.producer_id,
                 v3_and_below_producer_epoch=producer.producer_epoch,
-                v3_and_below_topics=(parts.AddPartitionsToTxnTopic(name="t", partitions=tuple(range(many))),),
+                v3_and_below_topics=({"name": "t", "partitions": tuple(range(many))},),
             )
             if markers == "have no leader":
                 emulator.stop_node(other)

@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
-from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds
 from tests.emulator.nodes.conftest import NODES, Connect, wait_until
 
 ENDS = ["crash_node", "stop_node", "move"]
@@ -134,8 +134,7 @@ def test_a_group_coordinator_loads(emulator: Emulator, connect: Connect) -> None
     held = emulator.hold(PausePoint.BEFORE_LOAD, lambda context: context["topic"] == "__consumer_offsets")
     emulator.move_coordinator(others(before)[0], group="g")
     held.wait_reached()
-    parts = request_parts("offset_fetch", 8)
-    groups = (parts.OffsetFetchRequestGroup(group_id="g", topics=None),)
+    groups = ({"group_id": "g", "topics": None},)
 
     def error_at(node_id: int) -> int:
         answer = connect(node_id).call("offset_fetch", 8, groups=groups, require_stable=True)
@@ -215,16 +214,15 @@ def test_markers_of_the_old_coordinator_are_refused(
     answered.release()
     assert markers(emulator) == [(True, open_transaction.producer_epoch + 1, 1)]
     assert emulator.transactions() == [row]
-    parts = request_parts("write_txn_markers", 2)
-    topics = (parts.WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),)
-    marker = parts.WritableTxnMarker(
-        producer_id=open_transaction.producer_id,
-        producer_epoch=open_transaction.producer_epoch + 1,
-        transaction_result=True,
-        coordinator_epoch=0,
-        transaction_version=2,
-        topics=topics,
-    )
+    topics = ({"name": "t", "partition_indexes": (0,)},)
+    marker = {
+        "producer_id": open_transaction.producer_id,
+        "producer_epoch": open_transaction.producer_epoch + 1,
+        "transaction_result": True,
+        "coordinator_epoch": 0,
+        "transaction_version": 2,
+        "topics": topics,
+    }
     answer = connect(emulator.log("t").leader_id).call("write_txn_markers", 2, markers=(marker,))
     assert answer.markers[0].topics[0].partitions[0].error_code == 52
 

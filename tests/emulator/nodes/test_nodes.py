@@ -16,7 +16,6 @@ from tests.emulator.api.raw_client import (
     milliseconds,
     plain_batch,
     produce_fields,
-    request_parts,
 )
 from tests.emulator.nodes.conftest import NODES, Connect
 
@@ -114,11 +113,8 @@ def test_every_node_down_and_up_again(emulator: Emulator, connect: Connect) -> N
 
 
 def test_a_partition_without_a_living_replica(emulator: Emulator, connect: Connect) -> None:
-    parts = request_parts("create_topics", 7)
-    assignment = (parts.CreatableReplicaAssignment(partition_index=0, broker_ids=(1,)),)
-    topic = parts.CreatableTopic(
-        name="single", num_partitions=-1, replication_factor=-1, assignments=assignment, configs=()
-    )
+    assignment = ({"partition_index": 0, "broker_ids": (1,)},)
+    topic = {"name": "single", "num_partitions": -1, "replication_factor": -1, "assignments": assignment, "configs": ()}
     created = connect(0).call("create_topics", 7, topics=(topic,), timeout=milliseconds(1000), validate_only=False)
     assert (created.topics[0].error_code, created.topics[0].replication_factor) == (0, 1)
     assert connect(1).produce("single", plain_batch(b"1")).error_code == 0

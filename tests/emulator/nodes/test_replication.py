@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
-from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch, produce_fields, request_parts
+from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch, produce_fields
 from tests.emulator.nodes.conftest import Connect, wait_until
 
 LONG_MS = 60_000
@@ -191,8 +191,7 @@ def test_a_decision_is_answered_when_it_is_replicated(emulator: Emulator, connec
     producer = client.init_producer_id("x")
     index = next(index for index in range(3) if emulator.log("__transaction_state", index).log_end_offset)
     held = emulator.hold_replication("__transaction_state", index)
-    partitions = request_parts("add_partitions_to_txn", 3)
-    topics = (partitions.AddPartitionsToTxnTopic(name="t", partitions=(0,)),)
+    topics = ({"name": "t", "partitions": (0,)},)
     asked = client.send(
         "add_partitions_to_txn",
         3,

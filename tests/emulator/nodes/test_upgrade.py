@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.log.record_batch import iter_records
-from tests.emulator.api.raw_client import RawClient, batch_of, request_parts
+from tests.emulator.api.raw_client import RawClient, batch_of
 from tests.emulator.nodes.conftest import wait_until
 
 
@@ -24,14 +24,13 @@ def state_records(emulator: Emulator) -> list[int]:
 
 
 def add_partition(client: RawClient, producer: Any) -> int:
-    parts = request_parts("add_partitions_to_txn", 3)
     answer = client.call(
         "add_partitions_to_txn",
         3,
         v3_and_below_transactional_id="x",
         v3_and_below_producer_id=producer.producer_id,
         v3_and_below_producer_epoch=producer.producer_epoch,
-        v3_and_below_topics=(parts.AddPartitionsToTxnTopic(name="t", partitions=(0,)),),
+        v3_and_below_topics=({"name": "t", "partitions": (0,)},),
     )
     return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 

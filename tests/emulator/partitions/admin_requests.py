@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 
 _TIMEOUT = milliseconds(10_000)
 PREFERRED, UNCLEAN = 0, 1
@@ -29,12 +29,8 @@ class Move(NamedTuple):
 
 
 def create_topic(client: RawClient, name: str, assignments: Sequence[Sequence[int]]) -> None:
-    parts = request_parts("create_topics", 7)
-    given = tuple(
-        parts.CreatableReplicaAssignment(partition_index=index, broker_ids=tuple(nodes))
-        for index, nodes in enumerate(assignments)
-    )
-    topic = parts.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=given, configs=())
+    given = tuple({"partition_index": index, "broker_ids": tuple(nodes)} for index, nodes in enumerate(assignments))
+    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": given, "configs": ()}
     response = client.call("create_topics", 7, topics=(topic,), timeout=_TIMEOUT, validate_only=False)
     assert response.topics[0].error_code == 0, response
 
@@ -46,12 +42,11 @@ def create_partitions(
     *,
     validate_only: bool = False,
 ) -> dict[str, Outcome]:
-    parts = request_parts("create_partitions", 3)
     given = None
     if assignments is not None:
-        given = tuple(parts.CreatePartitionsAssignment(broker_ids=tuple(nodes)) for nodes in assignments)
+        given = tuple({"broker_ids": tuple(nodes)} for nodes in assignments)
     counts = topics.items() if isinstance(topics, Mapping) else topics
-    wanted = tuple(parts.CreatePartitionsTopic(name=name, count=count, assignments=given) for name, count in counts)
+    wanted = tuple({"name": name, "count": count, "assignments": given} for name, count in counts)
     response = client.call("create_partitions", 3, topics=wanted, timeout=_TIMEOUT, validate_only=validate_only)
     return {row.name: Outcome(int(row.error_code), row.error_message) for row in response.results}
 
@@ -59,10 +54,9 @@ def create_partitions(
 def elect(
     client: RawClient, kind: int, partitions: Mapping[str, Sequence[int]] | None
 ) -> dict[tuple[str, int], Outcome]:
-    parts = request_parts("elect_leaders", 2)
     named = None
     if partitions is not None:
-        named = tuple(parts.TopicPartitions(topic=topic, partitions=tuple(each)) for topic, each in partitions.items())
+        named = tuple({"topic": topic, "partitions": tuple(each)} for topic, each in partitions.items())
     response = client.call("elect_leaders", 2, election_type=kind, topic_partitions=named, timeout=_TIMEOUT)
     return {
         (topic.topic, row.partition_id): Outcome(int(row.error_code), row.error_message)
@@ -74,13 +68,12 @@ def elect(
 def reassign(
     client: RawClient, topic: str, partition: int, replicas: Sequence[int] | None, *, may_change_factor: bool = True
 ) -> Outcome:
-    parts = request_parts("alter_partition_reassignments", 1)
     nodes = None if replicas is None else tuple(replicas)
-    row = parts.ReassignablePartition(partition_index=partition, replicas=nodes)
+    row = {"partition_index": partition, "replicas": nodes}
     response = client.call(
         "alter_partition_reassignments",
         1,
-        topics=(parts.ReassignableTopic(name=topic, partitions=(row,)),),
+        topics=({"name": topic, "partitions": (row,)},),
         timeout=_TIMEOUT,
         allow_replication_factor_change=may_change_factor,
     )
@@ -90,13 +83,9 @@ def reassign(
 
 
 def reassignments(client: RawClient, partitions: Mapping[str, Sequence[int]] | None = None) -> list[Move]:
-    parts = request_parts("list_partition_reassignments", 0)
     named = None
     if partitions is not None:
-        named = tuple(
-            parts.ListPartitionReassignmentsTopics(name=topic, partition_indexes=tuple(each))
-            for topic, each in partitions.items()
-        )
+        named = tuple({"name": topic, "partition_indexes": tuple(each)} for topic, each in partitions.items())
     response = client.call("list_partition_reassignments", 0, topics=named, timeout=_TIMEOUT)
     assert response.error_code == 0
     return [
@@ -107,26 +96,21 @@ def reassignments(client: RawClient, partitions: Mapping[str, Sequence[int]] | N
 
 
 def describe(client: RawClient, topics: Sequence[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> Any:
-    parts = request_parts("describe_topic_partitions", 0)
-    begin = None if cursor is None else parts.Cursor(topic_name=cursor[0], partition_index=cursor[1])
-    names = tuple(parts.TopicRequest(name=name) for name in topics)
+    begin = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+    names = tuple({"name": name} for name in topics)
     return client.call("describe_topic_partitions", 0, topics=names, response_partition_limit=limit, cursor=begin)
 
 
 def log_dirs(client: RawClient, partitions: Mapping[str, Sequence[int]] | None = None, version: int = 4) -> Any:
-    parts = request_parts("describe_log_dirs", version)
     named = None
     if partitions is not None:
-        named = tuple(
-            parts.DescribableLogDirTopic(topic=topic, partitions=tuple(each)) for topic, each in partitions.items()
-        )
+        named = tuple({"topic": topic, "partitions": tuple(each)} for topic, each in partitions.items())
     return client.call("describe_log_dirs", version, topics=named)
 
 
 def move_to_directory(client: RawClient, path: str, topic: str, partition: int) -> int:
-    parts = request_parts("alter_replica_log_dirs", 2)
-    named = (parts.AlterReplicaLogDirTopic(name=topic, partitions=(partition,)),)
-    response = client.call("alter_replica_log_dirs", 2, dirs=(parts.AlterReplicaLogDir(path=path, topics=named),))
+    named = ({"name": topic, "partitions": (partition,)},)
+    response = client.call("alter_replica_log_dirs", 2, dirs=({"path": path, "topics": named},))
     return int(response.results[0].partitions[0].error_code)
 
 
@@ -138,11 +122,10 @@ def alter_quotas(
     times: int = 1,
     validate_only: bool = False,
 ) -> Outcome:
-    parts = request_parts("alter_client_quotas", 1)
-    entry = parts.EntryData(
-        entity=tuple(parts.EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
-        ops=tuple(parts.OpData(key=key, value=float(value or 0), remove=value is None) for key, value in changes),
-    )
+    entry = {
+        "entity": tuple({"entity_type": kind, "entity_name": name} for kind, name in entity),
+        "ops": tuple({"key": key, "value": float(value or 0), "remove": value is None} for key, value in changes),
+    }
     response = client.call("alter_client_quotas", 1, entries=(entry,) * times, validate_only=validate_only)
     (row,) = response.entries
     return Outcome(int(row.error_code), row.error_message)
@@ -152,8 +135,7 @@ def describe_quotas(
     client: RawClient, components: Sequence[tuple[str, int, str | None]], *, strict: bool = False
 ) -> tuple[Outcome, dict[str, dict[str, float]]]:
     """The quotas that are set, by entity as text."""
-    parts = request_parts("describe_client_quotas", 1)
-    wanted = tuple(parts.ComponentData(entity_type=kind, match_type=how, match=name) for kind, how, name in components)
+    wanted = tuple({"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components)
     response = client.call("describe_client_quotas", 1, components=wanted, strict=strict)
     found = {
         ", ".join(sorted(f"{part.entity_type} {part.entity_name}" for part in entry.entity)): {

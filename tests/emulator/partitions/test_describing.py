@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
-from tests.emulator.api.raw_client import RawClient, plain_batch, request_parts
+from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import describe, log_dirs, move_to_directory
 from tests.emulator.partitions.conftest import CONFIG
 
@@ -121,11 +121,10 @@ def test_each_node_tells_of_its_own_copies(emulator: Emulator, topic: str) -> No
 
 
 def test_the_quorum_is_the_controller(emulator: Emulator, client: RawClient) -> None:
-    parts = request_parts("describe_quorum", 2)
 
     def ask(topic: str) -> Any:
-        rows = (parts.PartitionData(partition_index=0),)
-        return client.call("describe_quorum", 2, topics=(parts.TopicData(topic_name=topic, partitions=rows),))
+        rows = ({"partition_index": 0},)
+        return client.call("describe_quorum", 2, topics=({"topic_name": topic, "partitions": rows},))
 
     response = ask("__cluster_metadata")
     (row,) = response.topics[0].partitions

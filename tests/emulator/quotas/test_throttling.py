@@ -19,7 +19,6 @@ from tests.emulator.api.raw_client import (
     milliseconds,
     plain_batch,
     produce_fields,
-    request_parts,
 )
 from tests.emulator.inside import operations_of
 from tests.support.conditions import until
@@ -74,10 +73,13 @@ def fetch(client: RawClient, offset: int) -> Any:
 
 def create(client: RawClient, partitions: int, version: int) -> tuple[int, int]:
     """Create a topic, and return the error and the throttle time."""
-    parts = request_parts("create_topics", version)
-    topic = parts.CreatableTopic(
-        name=f"topic-{next(_names)}", num_partitions=partitions, replication_factor=1, assignments=(), configs=()
-    )
+    topic = {
+        "name": f"topic-{next(_names)}",
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "assignments": (),
+        "configs": (),
+    }
     response = client.call("create_topics", version, topics=(topic,), timeout=milliseconds(1000), validate_only=False)
     return int(response.topics[0].error_code), ms(response)
 
@@ -170,17 +172,15 @@ def test_partitions_are_created_and_deleted_as_fast_as_is_allowed(
     emulator.advance_clock(4000)
     assert create(client, 1, 7) == (0, 0)
 
-    parts = request_parts("create_partitions", 3)
-    more = (parts.CreatePartitionsTopic(name="t", count=50, assignments=None),)
+    more = ({"name": "t", "count": 50, "assignments": None},)
     response = client.call("create_partitions", 3, topics=more, timeout=milliseconds(1), validate_only=False)
     assert (int(response.results[0].error_code), ms(response)) == (THROTTLING_QUOTA_EXCEEDED, 500)
     emulator.advance_clock(500)
 
     assert create(client, 4, 5) == (0, 2000)  # older clients know no such error, and are only throttled
     emulator.advance_clock(2000)
-    parts = request_parts("delete_topics", 6)
     emulator.create_topic(name := f"topic-{next(_names)}", 8)
-    gone = (parts.DeleteTopicState(name=name, topic_id=None),)
+    gone = ({"name": name, "topic_id": None},)
     response = client.call("delete_topics", 6, topics=gone, timeout=milliseconds(1))
     assert int(response.responses[0].error_code) == 0
     assert create(client, 1, 7) == (THROTTLING_QUOTA_EXCEEDED, 4000)

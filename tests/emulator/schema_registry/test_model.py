@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dualwrite.broker_emulator.schema_registry import decisions, errors
 from dualwrite.broker_emulator.schema_registry.decisions import Decision, Proposed
 from dualwrite.broker_emulator.schema_registry.errors import RegistryError
-from dualwrite.broker_emulator.schema_registry.schemas import AVRO, Reference, Schema
+from dualwrite.broker_emulator.schema_registry.schemas import AVRO, Schema
 from dualwrite.broker_emulator.schema_registry.state import RegistryRecord, RegistryState, decoded
 
 INT, LONG, TEXT = (Schema(AVRO, f'"{kind}"') for kind in ("int", "long", "string"))
@@ -170,22 +170,6 @@ def put(state: RegistryState, subject: str, schema: Schema, **more: Any) -> Any:
 
 ITEM = Schema(AVRO, '{"type":"record","name":"Item","namespace":"shop","fields":[]}')
 ORDER_TEXT = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "item", "type": "shop.Item"}]})
-
-
-def test_a_schema_with_a_reference() -> None:
-    state = RegistryState()
-    with pytest.raises(RegistryError, match='No schema reference found for subject "item" and version 1') as caught:
-        put(state, "order", Schema(AVRO, ORDER_TEXT, (Reference("shop.Item", "item", 1),)))
-    assert caught.value.code == errors.INVALID_SCHEMA
-    put(state, "item", ITEM)
-    body = put(state, "order", Schema(AVRO, ORDER_TEXT, (Reference("shop.Item", "item", 1),)))
-    assert body["references"] == [{"name": "shop.Item", "subject": "item", "version": 1}]
-    assert decisions.referencing(state, "item", {1}) == [body["id"]]
-    with pytest.raises(RegistryError) as caught:
-        decisions.delete_subject(state, "item", permanent=False)
-    assert caught.value.code == errors.REFERENCE_EXISTS
-    make(state, decisions.delete_subject(state, "order", permanent=False))
-    assert make(state, decisions.delete_subject(state, "item", permanent=False)) == [1]
 
 
 def test_import_keeps_ids_and_versions() -> None:

@@ -133,6 +133,8 @@ def test_references(url: str) -> None:
     client = SchemaRegistryClient({"url": url})
     item = Schema('{"type": "record", "name": "Item", "fields": []}', "AVRO")
     order = '{"type": "record", "name": "Order", "fields": [{"name": "item", "type": "Item"}]}'
+    with pytest.raises(SchemaRegistryError, match='No schema reference found for subject "item" and version 1'):
+        client.register_schema("order", Schema(order, "AVRO", [SchemaReference("Item", "item", 1)]))
     client.register_schema("item", item)
     order_id = client.register_schema("order", Schema(order, "AVRO", [SchemaReference("Item", "item", 1)]))
     assert client.get_schema(order_id).references == [SchemaReference("Item", "item", 1)]
@@ -140,6 +142,8 @@ def test_references(url: str) -> None:
     with pytest.raises(SchemaRegistryError, match="One or more references exist") as caught:
         client.delete_subject("item")
     assert caught.value.error_code == 42206
+    client.delete_subject("order")
+    assert client.delete_subject("item") == [1]
 
 
 def test_what_is_not_decided_is_refused_and_not_registered(url: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka.net.sasl.scram import ScramClient
 
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 
 CLOSED = "closed"
 GOOD, WRONG = "password-of-the-worker", "password-of-nobody"
@@ -162,14 +162,13 @@ def alter_scram(client: RawClient, deletions: list[tuple[str, int]], upsertions:
 
     Each element is a name and a mechanism, and possibly iterations.
     """
-    parts = request_parts("alter_user_scram_credentials", 0)
     keys = {"salt": b"salt", "salted_password": b"p" * 32}
     response = client.call(
         "alter_user_scram_credentials",
         0,
-        deletions=tuple(parts.ScramCredentialDeletion(name=name, mechanism=number) for name, number in deletions),
+        deletions=tuple({"name": name, "mechanism": number} for name, number in deletions),
         upsertions=tuple(
-            parts.ScramCredentialUpsertion(name=name, mechanism=number, iterations=iterations, **keys)
+            {"name": name, "mechanism": number, "iterations": iterations, **keys}
             for name, number, iterations in upsertions
         ),
     )
@@ -181,8 +180,7 @@ def describe_scram(client: RawClient, *names: str) -> Any:
 
     Without a name all users are described.
     """
-    parts = request_parts("describe_user_scram_credentials", 0)
-    users = tuple(parts.UserName(name=name) for name in names) or None
+    users = tuple({"name": name} for name in names) or None
     response = client.call("describe_user_scram_credentials", 0, users=users)
     return {
         row.user: (

@@ -9,7 +9,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.security.settings import listeners_from
-from tests.emulator.api.raw_client import RawClient, decode, request_parts
+from tests.emulator.api.raw_client import RawClient, decode
 from tests.emulator.inside import cluster_of
 
 
@@ -28,9 +28,8 @@ def emulator() -> Iterator[Emulator]:
 
 
 def _metadata(version: int) -> dict[str, Any]:
-    parts = request_parts("metadata", version)
     return {
-        "topics": (parts.MetadataRequestTopic(name="secret-topic", topic_id=None),),
+        "topics": ({"name": "secret-topic", "topic_id": None},),
         "allow_auto_topic_creation": True,
         "include_cluster_authorized_operations": True,
         "include_topic_authorized_operations": True,

@@ -10,7 +10,7 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.security.settings import listeners_from
 from dualwrite.broker_emulator.text import log_text
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.security.login_script import bearer, unsigned_token
 from tests.support.conditions import until
 
@@ -49,9 +49,7 @@ def test_a_subject_is_spelled_out(emulator: Emulator, caplog: pytest.LogCaptureF
         assert client.call("sasl_handshake", 1, mechanism="OAUTHBEARER").error_code == 0
         token = bearer(unsigned_token(time.time(), {"sub": FORGED}))
         assert client.call("sasl_authenticate", 2, auth_bytes=token).error_code == 0
-        topic = request_parts("create_topics", 7).CreatableTopic(
-            name="other", num_partitions=1, replication_factor=1, assignments=(), configs=()
-        )
+        topic = {"name": "other", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
         created = client.call("create_topics", 7, topics=(topic,), timeout=milliseconds(1000), validate_only=False)
         assert created.topics[0].error_code == 29
     until(lambda: any("is denied" in message for message in caplog.messages))

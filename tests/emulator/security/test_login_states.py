@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dualwrite.broker_emulator.security.login import (
     NEXT_STATES,
     REACTIONS,
     Login,
-    LoginFailedError,
     Reaction,
     RequestKind,
     State,
@@ -69,22 +66,3 @@ def test_a_new_login_once_a_second_at_most() -> None:
         if renewed:
             made.shake_hands("PLAIN", 1)
             made.respond(RIGHT)
-
-
-def test_without_a_limit_there_is_no_new_login() -> None:
-    made = logged_in(Time(), 0)
-    assert made.admit(RequestKind.HANDSHAKE) is Reaction.SERVE
-    assert made.state is State.AUTHENTICATED
-
-
-def test_a_new_login_is_of_the_same_user_and_mechanism() -> None:
-    made = logged_in(Time(), 5_000)
-    made.admit(RequestKind.HANDSHAKE)
-    made.shake_hands("PLAIN", 1)
-    with pytest.raises(LoginFailedError, match=r"from User\.alice: User\.bob"):
-        made.respond(OTHER)
-    made = logged_in(Time(), 5_000)
-    made.admit(RequestKind.HANDSHAKE)
-    assert made.shake_hands("SCRAM-SHA-256", 1)
-    assert made.state is State.WRONG_MECHANISM
-    assert {made.admit(kind) for kind in RequestKind} == {Reaction.FAIL}

@@ -13,7 +13,7 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.share.state import StateBatch, combined
 from dualwrite.broker_emulator.share.state_coordinator import MAX_BATCHES
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.interop.raw_wire.share_states import StateRequests
 from tests.interop.raw_wire.sharing import Sharer, set_group
@@ -105,9 +105,8 @@ def test_the_largest_numbers(states: StateRequests) -> None:
     assert states.write(INT32, INT32, -1) == 42, "a record behind the last one is complete"
     assert states.send("read", leader_epoch=INT32).start_offset == LAST
     assert states.send("initialize", state_epoch=1, start_offset=0).error_code == 124
-    parts = request_parts("describe_share_group_offsets", 1)
-    topics = (parts.DescribeShareGroupOffsetsRequestTopic(topic_name="t", partitions=(0,)),)
-    groups = (parts.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=topics),)
+    topics = ({"topic_name": "t", "partitions": (0,)},)
+    groups = ({"group_id": "g", "topics": topics},)
     answer = states.client.call("describe_share_group_offsets", 1, groups=groups).groups[0]
     row = answer.topics[0].partitions[0]
     assert (row.start_offset, row.lag) == (LAST, -LAST)
@@ -238,9 +237,8 @@ def test_epochs_of_no_session(sharer: Sharer, epoch: int) -> None:
 
 
 def alter(client: RawClient, start_offset: int) -> Any:
-    parts = request_parts("alter_share_group_offsets", 0)
-    row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=start_offset)
-    topics = (parts.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=(row,)),)
+    row = {"partition_index": 0, "start_offset": start_offset}
+    topics = ({"topic_name": "t", "partitions": (row,)},)
     return client.call("alter_share_group_offsets", 0, group_id="new", topics=topics)
 
 

@@ -28,7 +28,7 @@ from dualwrite.broker_emulator.share.state import (
     StateKey,
 )
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.inside import await_in_loop, run_in_loop
 from tests.interop.raw_wire.sharing import Sharer, set_group
 
@@ -79,8 +79,7 @@ def error_of_deletion(client: RawClient, correlation_id: int) -> int:
 
 
 def send_delete_offsets(client: RawClient, topic: str = "orders") -> int:
-    parts = request_parts("delete_share_group_offsets", 0)
-    topics = (parts.DeleteShareGroupOffsetsRequestTopic(topic_name=topic),)
+    topics = ({"topic_name": topic},)
     return client.send("delete_share_group_offsets", 0, group_id="g", topics=topics)
 
 
@@ -132,8 +131,7 @@ def test_members_that_join_while_a_topic_is_deleted_are_kept(monkeypatch: pytest
             for group_id in ("g1", "g2"):
                 empty_group(client, group_id)
             with held("delete", emulator, monkeypatch) as waits:
-                parts = request_parts("delete_topics", 6)
-                names = (parts.DeleteTopicState(name="orders", topic_id=None),)
+                names = ({"name": "orders", "topic_id": None},)
                 answer = client.call("delete_topics", 6, topics=names, timeout=milliseconds(0))
                 assert answer.responses[0].error_code == 0
                 assert waits.acquire(timeout=60)
@@ -166,9 +164,8 @@ def test_a_member_that_joins_while_offsets_are_altered_begins_there(monkeypatch:
             set_group(client, "g", auto_offset_reset="earliest")
             sharer = Sharer(client, "g", "orders")
             sharer.put("a", "b", "c")
-            parts = request_parts("alter_share_group_offsets", 0)
-            row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=2)
-            topics = (parts.AlterShareGroupOffsetsRequestTopic(topic_name="orders", partitions=(row,)),)
+            row = {"partition_index": 0, "start_offset": 2}
+            topics = ({"topic_name": "orders", "partitions": (row,)},)
             with held("initialize", emulator, monkeypatch) as waits:
                 sent = admin.send("alter_share_group_offsets", 0, group_id="g", topics=topics)
                 assert waits.acquire(timeout=60)

@@ -14,7 +14,7 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.record_batch import CorruptRecordError, iter_records, split_batches
 from dualwrite.broker_emulator.log.segments import StorageError
-from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch, request_parts
+from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch
 from tests.support.conditions import until
 
 CONFIG: Final = BrokerConfig(
@@ -79,11 +79,13 @@ def _markers_owed(emulator: Emulator) -> list[str]:
 
 
 def _commit_offset(client: RawClient, offset: int) -> None:
-    parts = request_parts("offset_commit", 8)
-    partition = parts.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-    )
-    topics = (parts.OffsetCommitRequestTopic(name="t", partitions=(partition,)),)
+    partition = {
+        "partition_index": 0,
+        "committed_offset": offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": "",
+    }
+    topics = ({"name": "t", "partitions": (partition,)},)
     response = client.call(
         "offset_commit", 8, group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics
     )
@@ -91,9 +93,8 @@ def _commit_offset(client: RawClient, offset: int) -> None:
 
 
 def _delete_records(client: RawClient, topic: str, offset: int) -> None:
-    parts = request_parts("delete_records", 2)
-    partition = parts.DeleteRecordsPartition(partition_index=0, offset=offset)
-    topics = (parts.DeleteRecordsTopic(name=topic, partitions=(partition,)),)
+    partition = {"partition_index": 0, "offset": offset}
+    topics = ({"name": topic, "partitions": (partition,)},)
     response = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
     assert response.topics[0].partitions[0].error_code is ErrorCode.none
 
