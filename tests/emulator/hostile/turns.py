@@ -34,6 +34,11 @@ class Turns:
         self._is_over = False
         self._clock = patch.object(slices, "perf_counter_ns", lambda: self._steps * slices.SLICE_NS // slice_steps)
 
+    @property
+    def steps(self) -> int:
+        """The steps of all turns."""
+        return self._steps
+
     def begin(self) -> None:
         gc.disable()  # garbage of other tests is finalized in the collecting thread
         self._clock.start()
