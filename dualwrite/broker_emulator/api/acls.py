@@ -205,7 +205,7 @@ async def handle_delete_acls(call: NodeCall) -> Any:
     authorizer = allowed_authorizer(call, AclOperation.ALTER)
     matching = await mapped(authorizer.acls, filters)
     rows = await mapped(lambda pair: _remove(call, authorizer, *pair), zip(filters, matching, strict=True))
-    return _deleted_response(call, rows)
+    return call.new.response(filter_results=tuple(rows))
 
 
 def _remove(call: NodeCall, authorizer: Authorizer, wanted: AclFilter, matching: list[Acl]) -> Any:
@@ -248,10 +248,7 @@ def _matching(call: NodeCall, acl: Acl) -> Any:
     )
 
 
-def _deleted_response(call: NodeCall, rows: list[Any]) -> Any:
-    return call.new.response(filter_results=tuple(rows))
-
-
 def refuse_delete_acls(call: NodeCall, error: ErrorCode) -> Any:
     message = NO_AUTHORIZER if error is ErrorCode.security_disabled else None
-    return _deleted_response(call, [_deleted_row(call, error, message)] * len(call.request.filters))
+    row = _deleted_row(call, error, message)
+    return call.new.response(filter_results=(row,) * len(call.request.filters))

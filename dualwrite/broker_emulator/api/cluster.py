@@ -51,7 +51,7 @@ async def handle_find_coordinator(call: NodeCall) -> Any:
         node, error = _find_one(call, request.key)
         return _single(call, node, error)
     rows = await mapped(lambda key: _coordinator(call, key, *_find_one(call, key)), request.coordinator_keys)
-    return _many(call, rows)
+    return call.new.response(coordinators=tuple(rows))
 
 
 def _find_one(call: NodeCall, key: str) -> tuple[ClusterNode | None, ErrorCode]:
@@ -98,14 +98,11 @@ def _coordinator(call: NodeCall, key: str, node: ClusterNode | None, error: Erro
     return call.new.Coordinator(key=key, error_code=error, **_address(call, node))
 
 
-def _many(call: NodeCall, coordinators: list[Any]) -> Any:
-    return call.new.response(coordinators=tuple(coordinators))
-
-
 def refuse_find_coordinator(call: NodeCall, error: ErrorCode) -> Any:
     if call.version < 4:
         return _single(call, None, error)
-    return _many(call, [_coordinator(call, key, None, error) for key in call.request.coordinator_keys])
+    rows = tuple(_coordinator(call, key, None, error) for key in call.request.coordinator_keys)
+    return call.new.response(coordinators=rows)
 
 
 _BROKERS, _CONTROLLERS = 1, 2

@@ -108,45 +108,38 @@ async def alter(call: NodeCall, resource_type: int, name: str, asked: _Asked, *,
     if asked.problem is not None:
         raise asked.problem
     try:
-        steps = _ALTERATIONS[ConfigResource(resource_type)](call, name, asked.changes, is_incremental)
+        only_check = call.request.validate_only
+        steps = _ALTERATIONS[ConfigResource(resource_type)](
+            call, name, asked.changes, is_incremental=is_incremental, only_check=only_check
+        )
         await call.cluster.changes.make(steps)
     except StorageError as error:
         raise AlterationError(ErrorCode.kafka_storage_error, str(error)) from error
 
 
-def _alter_topic(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
+def _alter_topic(call: NodeCall, name: str, changes: Sequence[Change], **how: bool) -> Steps[None]:
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
-    topic, only_check = known_topic(call, name), call.request.validate_only
-    yield from config_changes.alter_topic(
-        call.cluster, topic, changes, is_incremental=is_incremental, only_check=only_check
-    )
+    return config_changes.alter_topic(call.cluster, known_topic(call, name), changes, **how)
 
 
-def _alter_broker(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
+def _alter_broker(call: NodeCall, name: str, changes: Sequence[Change], **how: bool) -> Steps[None]:
     if name != ALL_BROKERS:
         check_is_this_node(call, name, "Unexpected broker id, expected {}, but received {}")
-    only_check = call.request.validate_only
-    yield from config_changes.alter_broker(
-        call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
-    )
+    return config_changes.alter_broker(call.cluster, name, changes, **how)
 
 
-def _alter_group(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
-    only_check = call.request.validate_only
-    yield from config_changes.alter_group(
-        call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
-    )
+def _alter_group(call: NodeCall, name: str, changes: Sequence[Change], **how: bool) -> Steps[None]:
+    return config_changes.alter_stored(call.cluster, ConfigResource.GROUP, name, changes, **how)
 
 
-def _alter_client_metrics(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
-    only_check = call.request.validate_only
-    yield from config_changes.alter_client_metrics(
-        call.cluster, name, changes, is_incremental=is_incremental, only_check=only_check
-    )
+def _alter_client_metrics(call: NodeCall, name: str, changes: Sequence[Change], **how: bool) -> Steps[None]:
+    return config_changes.alter_stored(call.cluster, ConfigResource.CLIENT_METRICS, name, changes, **how)
 
 
-def _alter_loggers(call: NodeCall, name: str, changes: Sequence[Change], is_incremental: bool) -> Steps[None]:
+def _alter_loggers(
+    call: NodeCall, name: str, changes: Sequence[Change], *, is_incremental: bool, only_check: bool
+) -> Steps[None]:
     if not is_incremental:
         raise AlterationError(ErrorCode.invalid_request, f"Unknown resource type {int(ConfigResource.BROKER_LOGGER)}")
     check_is_this_node(call, name, "Unexpected node id. Expected {}, but received {}")
@@ -155,7 +148,7 @@ def _alter_loggers(call: NodeCall, name: str, changes: Sequence[Change], is_incr
     for change in changes:
         _check_logger(change, known)
     yield
-    if not call.request.validate_only:
+    if not only_check:
         for change in changes:
             _set_logger_level(change.name, None if change.operation == Operation.DELETE else change.value)
 

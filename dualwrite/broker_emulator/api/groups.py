@@ -246,7 +246,8 @@ async def handle_list_groups(call: NodeCall) -> Any:
         return is_named and (shows_all or _is_shown(call, group))
 
     wanted = await selected(is_wanted, listed)
-    return _listed_response(call, await mapped(lambda group: _listed_row(call, group), wanted))
+    rows = await mapped(lambda group: _listed_row(call, group), wanted)
+    return call.new.response(error_code=ErrorCode.none, groups=tuple(rows))
 
 
 def _type(group: AnyGroup | ShareGroup) -> str:
@@ -272,12 +273,8 @@ def _listed_row(call: NodeCall, group: AnyGroup | ShareGroup) -> Any:
     )
 
 
-def _listed_response(call: NodeCall, rows: list[Any], error: ErrorCode = ErrorCode.none) -> Any:
-    return call.new.response(error_code=error, groups=tuple(rows))
-
-
 def refuse_list_groups(call: NodeCall, error: ErrorCode) -> Any:
-    return _listed_response(call, [], error)
+    return call.new.response(error_code=error, groups=())
 
 
 async def handle_delete_groups(call: NodeCall) -> Any:

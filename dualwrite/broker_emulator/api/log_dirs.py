@@ -30,7 +30,7 @@ async def handle_describe_log_dirs(call: NodeCall) -> Any:
     * v5 is hidden by the profile kafka-3.9. A disk whose free space cannot be read: 56.
     """
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.CLUSTER):
-        return _described_response(call, ErrorCode.cluster_authorization_failed, ())
+        return call.new.response(error_code=ErrorCode.cluster_authorization_failed, results=())
     by_topic: dict[str, list[Partition]] = {}
     pace = Pace()
     for partition in _requested_partitions(call):
@@ -45,8 +45,8 @@ async def handle_describe_log_dirs(call: NodeCall) -> Any:
     try:
         space = call.cluster.storage.space()
     except OSError:
-        return _described_response(call, ErrorCode.none, (_directory(call, ErrorCode.kafka_storage_error),))
-    return _described_response(call, ErrorCode.none, (_directory(call, ErrorCode.none, topics, space),))
+        return call.new.response(error_code=ErrorCode.none, results=(_directory(call, ErrorCode.kafka_storage_error),))
+    return call.new.response(error_code=ErrorCode.none, results=(_directory(call, ErrorCode.none, topics, space),))
 
 
 def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
@@ -72,12 +72,8 @@ def _directory(call: NodeCall, error: ErrorCode, topics: tuple[Any, ...] = (), s
     )
 
 
-def _described_response(call: NodeCall, error: ErrorCode, results: tuple[Any, ...]) -> Any:
-    return call.new.response(error_code=error, results=results)
-
-
 def refuse_describe_log_dirs(call: NodeCall, error: ErrorCode) -> Any:
-    return _described_response(call, error, () if call.version >= 3 else (_directory(call, error),))
+    return call.new.response(error_code=error, results=() if call.version >= 3 else (_directory(call, error),))
 
 
 _LONGEST_FOLDER_NAME = 255

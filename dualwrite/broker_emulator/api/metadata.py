@@ -248,7 +248,7 @@ async def handle_describe_topic_partitions(call: NodeCall) -> Any:
             break
     hidden = await call.made(sorted, names - describable) if request.topics else []
     refused = await mapped(lambda name: _described_absent(call, name, ErrorCode.topic_authorization_failed), hidden)
-    return _described_response(call, (*page.topics, *refused), page.next_cursor)
+    return call.new.response(topics=(*page.topics, *refused), next_cursor=page.next_cursor)
 
 
 def _names(request: Any) -> set[str]:
@@ -322,11 +322,6 @@ def _partition(call: NodeCall, partition: Partition, living: set[int]) -> Any:
     )
 
 
-def _described_response(call: NodeCall, topics: tuple[Any, ...], next_cursor: Any) -> Any:
-    return call.new.response(topics=topics, next_cursor=next_cursor)
-
-
 def refuse_describe_topic_partitions(call: NodeCall, error: ErrorCode) -> Any:
-    return _described_response(
-        call, tuple(_described_absent(call, topic.name, error) for topic in call.request.topics), None
-    )
+    rows = tuple(_described_absent(call, topic.name, error) for topic in call.request.topics)
+    return call.new.response(topics=rows, next_cursor=None)

@@ -234,7 +234,7 @@ async def handle_list_partition_reassignments(call: NodeCall) -> Any:
     topics = tuple(
         call.new.OngoingTopicReassignment(name=name, partitions=tuple(rows)) for name, rows in by_topic.items()
     )
-    return _listed_response(call, ErrorCode.none, topics)
+    return call.new.response(error_code=ErrorCode.none, topics=topics)
 
 
 def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
@@ -248,9 +248,5 @@ def _requested_partitions(call: NodeCall) -> Iterator[Partition]:
                 yield partition
 
 
-def _listed_response(call: NodeCall, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
-    return call.new.response(error_code=error, topics=topics)
-
-
 def refuse_list_partition_reassignments(call: NodeCall, error: ErrorCode) -> Any:
-    return _listed_response(call, error, ())
+    return call.new.response(error_code=error, topics=())

@@ -125,17 +125,14 @@ async def handle_describe_transactions(call: NodeCall) -> Any:
     * The timeout of a two-phase-commit transaction is 2147483647. A start of -1 means no transaction.
     """
     ids = call.request.transactional_ids
-    return _described_response(call, await mapped(lambda name: _transaction_state(call, _description(call, name)), ids))
+    states = await mapped(lambda name: _transaction_state(call, _description(call, name)), ids)
+    return call.new.response(transaction_states=tuple(states))
 
 
 def _description(call: NodeCall, transactional_id: str) -> TransactionDescription:
     if call.is_allowed(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return call.node.transactions.describe(transactional_id)
     return TransactionDescription(ErrorCode.transactional_id_authorization_failed, transactional_id)
-
-
-def _described_response(call: NodeCall, states: list[Any]) -> Any:
-    return call.new.response(transaction_states=tuple(states))
 
 
 def _transaction_state(call: NodeCall, description: TransactionDescription) -> Any:
@@ -158,7 +155,8 @@ def _transaction_state(call: NodeCall, description: TransactionDescription) -> A
 
 def refuse_describe_transactions(call: NodeCall, error: ErrorCode) -> Any:
     ids = call.request.transactional_ids
-    return _described_response(call, [_transaction_state(call, TransactionDescription(error, name)) for name in ids])
+    states = (_transaction_state(call, TransactionDescription(error, name)) for name in ids)
+    return call.new.response(transaction_states=tuple(states))
 
 
 async def handle_list_transactions(call: NodeCall) -> Any:

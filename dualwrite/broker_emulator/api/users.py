@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.quotas.client_quotas import (
     Component,
@@ -41,7 +42,7 @@ async def handle_describe_client_quotas(call: NodeCall) -> Any:
     try:
         wanted = parse_filter(components, strict=call.request.strict)
     except FilterError as error:
-        return _quotas_response(call, error.code, str(error), None)
+        return call.new.response(error_code=error.code, error_message=str(error), entries=None)
     new = call.new
 
     def entry(entity: Entity, values: Mapping[str, float]) -> Any:
@@ -51,15 +52,12 @@ async def handle_describe_client_quotas(call: NodeCall) -> Any:
         )
 
     found = await selected(lambda quotas: wanted.matches(quotas[0]), list(call.cluster.quotas.all()))
-    return _quotas_response(call, ErrorCode.none, "", tuple(await mapped(lambda quotas: entry(*quotas), found)))
-
-
-def _quotas_response(call: NodeCall, error: ErrorCode, message: str | None, entries: tuple[Any, ...] | None) -> Any:
-    return call.new.response(error_code=error, error_message=message, entries=entries)
+    entries = tuple(await mapped(lambda quotas: entry(*quotas), found))
+    return call.new.response(error_code=ErrorCode.none, error_message="", entries=entries)
 
 
 def refuse_describe_client_quotas(call: NodeCall, error: ErrorCode) -> Any:
-    return _quotas_response(call, error, None, None)
+    return call.new.response(error_code=error, entries=None)
 
 
 Outcome = tuple[ErrorCode, str | None]
@@ -138,7 +136,7 @@ async def handle_describe_user_scram_credentials(call: NodeCall) -> Any:
         results = await mapped(lambda name: _result(call, name, is_repeated=names[name] > 1), names)
     else:
         results = await mapped(lambda name: _result(call, name), list(call.cluster.scram_users.names()))
-    return _scram_response(call, tuple(results), ErrorCode.none, None)
+    return call.new.response(error_code=ErrorCode.none, results=tuple(results))
 
 
 def _result(call: NodeCall, name: str, *, is_repeated: bool = False) -> Any:
@@ -166,24 +164,18 @@ def _refused(call: NodeCall, name: str, error: ErrorCode, message: str | None) -
     )
 
 
-def _scram_response(call: NodeCall, results: tuple[Any, ...], error: ErrorCode, message: str | None) -> Any:
-    return call.new.response(error_code=error, error_message=message, results=results)
-
-
 def refuse_describe_user_scram_credentials(call: NodeCall, error: ErrorCode) -> Any:
-    return _scram_response(call, (), error, None)
+    return call.new.response(error_code=error, results=())
 
 
 MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
 NUMBERS = {name: number for number, name in MECHANISMS.items()}
 
 
-class _Refusal(NamedTuple):
-    error: ErrorCode
-    message: str | None
+_Refusals = dict[str, RefusedError | None]
+"""By user; None for those that are changed."""
 
-
-_TWICE = _Refusal(ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request")
+_TWICE = RefusedError(ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request")
 
 
 async def handle_alter_user_scram_credentials(call: NodeCall) -> Any:
@@ -199,79 +191,67 @@ async def handle_alter_user_scram_credentials(call: NodeCall) -> Any:
     """
     call.require(AclOperation.ALTER, ResourceType.CLUSTER)
     request = call.request
-    refused: dict[str, _Refusal | None] = {}
+    refused: _Refusals = {}
     pace = Pace()
-    for deletion in request.deletions:
-        await pace.keep()
-        _record(refused, deletion.name, _why_not_delete(call, deletion))
-    for upsertion in request.upsertions:
-        await pace.keep()
-        _record(refused, upsertion.name, _why_not_set(upsertion))
-    for deletion in request.deletions:
-        await pace.keep()
-        if refused[deletion.name] is None:
-            refused[deletion.name] = _delete(call, deletion)
-    for upsertion in request.upsertions:
-        await pace.keep()
-        if refused[upsertion.name] is None:
-            refused[upsertion.name] = _set(call, upsertion)
+    for check, rows in ((_check_deletion, request.deletions), (_check_upsertion, request.upsertions)):
+        for row in rows:
+            await pace.keep()
+            refusal = _refusal(check, call, row)
+            # a user keeps its first error; a second change of the same user is an error
+            refused[row.name] = refusal if row.name not in refused else refused[row.name] or _TWICE
+    for change, rows in ((_delete, request.deletions), (_set, request.upsertions)):
+        for row in rows:
+            await pace.keep()
+            if refused[row.name] is None:
+                refused[row.name] = _refusal(change, call, row)
     return await call.made(_alter_scram_response, call, refused)
 
 
-def _record(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:
-    """Record the result of a change. A user keeps its first error; a second change of the same user is an error."""
-    if name not in refused:
-        refused[name] = refusal
-    elif refused[name] is None:
-        refused[name] = _TWICE
-
-
-def _why_not(name: str, mechanism: int) -> _Refusal | None:
-    if not name:
-        return _Refusal(ErrorCode.unacceptable_credential, "Username must not be empty")
-    if mechanism not in MECHANISMS:
-        return _Refusal(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
-    return None
-
-
-def _why_not_delete(call: NodeCall, deletion: Any) -> _Refusal | None:
-    refusal = _why_not(deletion.name, deletion.mechanism)
-    if refusal is None and call.cluster.scram_users.find(deletion.name, MECHANISMS[deletion.mechanism]) is None:
-        message = "Attempt to delete a user credential that does not exist"
-        return _Refusal(ErrorCode.resource_not_found, message)
-    return refusal
-
-
-def _why_not_set(upsertion: Any) -> _Refusal | None:
-    refusal = _why_not(upsertion.name, upsertion.mechanism)
-    if refusal is None and upsertion.iterations < MIN_ITERATIONS:
-        return _Refusal(ErrorCode.unacceptable_credential, "Too few iterations")
-    if refusal is None and upsertion.iterations > MAX_ITERATIONS:
-        return _Refusal(ErrorCode.unacceptable_credential, "Too many iterations")
-    return refusal
-
-
-def _delete(call: NodeCall, deletion: Any) -> _Refusal | None:
+def _refusal(work: Callable[[NodeCall, Any], None], call: NodeCall, row: Any) -> RefusedError | None:
     try:
-        call.cluster.scram_users.remove(deletion.name, MECHANISMS[deletion.mechanism])
+        work(call, row)
+    except RefusedError as refused:
+        return refused
     except StorageError as problem:
-        return _Refusal(ErrorCode.kafka_storage_error, str(problem))
+        return RefusedError(ErrorCode.kafka_storage_error, str(problem))
     return None
 
 
-def _set(call: NodeCall, upsertion: Any) -> _Refusal | None:
+def _check(row: Any) -> None:
+    if not row.name:
+        raise RefusedError(ErrorCode.unacceptable_credential, "Username must not be empty")
+    if row.mechanism not in MECHANISMS:
+        raise RefusedError(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
+
+
+def _check_deletion(call: NodeCall, deletion: Any) -> None:
+    _check(deletion)
+    if call.cluster.scram_users.find(deletion.name, MECHANISMS[deletion.mechanism]) is None:
+        message = "Attempt to delete a user credential that does not exist"
+        raise RefusedError(ErrorCode.resource_not_found, message)
+
+
+def _check_upsertion(call: NodeCall, upsertion: Any) -> None:
+    _check(upsertion)
+    if upsertion.iterations < MIN_ITERATIONS:
+        raise RefusedError(ErrorCode.unacceptable_credential, "Too few iterations")
+    if upsertion.iterations > MAX_ITERATIONS:
+        raise RefusedError(ErrorCode.unacceptable_credential, "Too many iterations")
+
+
+def _delete(call: NodeCall, deletion: Any) -> None:
+    call.cluster.scram_users.remove(deletion.name, MECHANISMS[deletion.mechanism])
+
+
+def _set(call: NodeCall, upsertion: Any) -> None:
     mechanism = MECHANISMS[upsertion.mechanism]
     credential = ScramCredential.of_salted_password(
         mechanism, upsertion.salted_password, upsertion.salt, upsertion.iterations
     )
-    try:
-        call.cluster.scram_users.set(upsertion.name, mechanism, credential)
-    except StorageError as problem:
-        return _Refusal(ErrorCode.kafka_storage_error, str(problem))
-    return None
+    call.cluster.scram_users.set(upsertion.name, mechanism, credential)
 
 
-def _alter_scram_response(call: NodeCall, refused: dict[str, _Refusal | None]) -> Any:
+def _alter_scram_response(call: NodeCall, refused: _Refusals) -> Any:
     return call.new.response(
         results=tuple(
             call.new.AlterUserScramCredentialsResult(
@@ -287,5 +267,5 @@ def _alter_scram_response(call: NodeCall, refused: dict[str, _Refusal | None]) -
 def refuse_alter_user_scram_credentials(call: NodeCall, error: ErrorCode) -> Any:
     request = call.request
     return _alter_scram_response(
-        call, {row.name: _Refusal(error, None) for row in (*request.deletions, *request.upsertions)}
+        call, {row.name: RefusedError(error) for row in (*request.deletions, *request.upsertions)}
     )

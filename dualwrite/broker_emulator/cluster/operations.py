@@ -14,10 +14,11 @@ from dualwrite.broker_emulator.configs.alteration import (
     ALL_BROKERS,
     AlterationError,
     Change,
+    ConfigResource,
     Operation,
     check_topic_configs,
 )
-from dualwrite.broker_emulator.configs.changes import alter_broker, alter_group, alter_topic
+from dualwrite.broker_emulator.configs.changes import alter_broker, alter_stored, alter_topic
 from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import HIGH_WATERMARK, PartitionLog
@@ -155,7 +156,7 @@ class Operations:
             if topic is not None:
                 steps = alter_topic(self._cluster, self.topic(topic), operations)
             elif group is not None:
-                steps = alter_group(self._cluster, group, operations)
+                steps = alter_stored(self._cluster, ConfigResource.GROUP, group, operations)
             else:
                 name = ALL_BROKERS if node_id is None else str(self.node(node_id).node_id)
                 steps = alter_broker(self._cluster, name, operations)

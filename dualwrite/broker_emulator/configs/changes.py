@@ -7,7 +7,8 @@ not name are removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -57,43 +58,35 @@ def alter_broker(
             raise AlterationError(ErrorCode.invalid_request, str(error)) from error
 
 
-def alter_group(
-    cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
+def alter_stored(
+    cluster: Cluster,
+    resource: ConfigResource,
+    name: str,
+    changes: Sequence[Change],
+    *,
+    is_incremental: bool = True,
+    only_check: bool = False,
 ) -> Steps[None]:
-    """Alter the settings of a group, which need not exist."""
+    """Alter the settings of a group, which need not exist, or of a client metrics subscription."""
     if not name:
-        raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
-    after = _after(cluster, ConfigResource.GROUP, name, changes, is_incremental)
+        raise AlterationError(ErrorCode.invalid_request, _NAMELESS[resource])
+    current = cluster.altered_configs.of(resource, name) if is_incremental else {}
+    after = after_changes(current, changes, {})  # as in Kafka's controller, list operations are impossible here
     yield
-    check_group_configs(after, cluster.config)
+    if resource is ConfigResource.GROUP:
+        check_group_configs(after, cluster.config)
+    else:
+        check_client_metrics_configs(after)
     yield
-    if not only_check:
-        _replace(cluster, ConfigResource.GROUP, name, after)
-
-
-def alter_client_metrics(
-    cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
-) -> Steps[None]:
-    """Alter a client metrics subscription."""
-    if not name:
-        raise AlterationError(ErrorCode.invalid_request, "Subscription name can't be empty")
-    after = _after(cluster, ConfigResource.CLIENT_METRICS, name, changes, is_incremental)
-    yield
-    check_client_metrics_configs(after)
-    yield
-    if not only_check:
-        _replace(cluster, ConfigResource.CLIENT_METRICS, name, after)
-
-
-def _after(
-    cluster: Cluster, resource: ConfigResource, name: str, changes: Sequence[Change], is_incremental: bool
-) -> dict[str, str]:
-    """Return the settings after the changes. As in Kafka's controller, list operations are impossible here."""
-    return after_changes(cluster.altered_configs.of(resource, name) if is_incremental else {}, changes, {})
-
-
-def _replace(cluster: Cluster, resource: ConfigResource, name: str, configs: Mapping[str, str]) -> None:
-    if configs:
-        cluster.altered_configs.replace(resource, name, configs)
+    if only_check:
+        return
+    if after:
+        cluster.altered_configs.replace(resource, name, after)
     else:
         cluster.altered_configs.forget(resource, name)
+
+
+_NAMELESS: Final = {
+    ConfigResource.GROUP: "Default group resources are not allowed.",
+    ConfigResource.CLIENT_METRICS: "Subscription name can't be empty",
+}
