@@ -15,7 +15,6 @@ from dualwrite.errors import OutcomeUnknown
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.killed import run_until_killed_at
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
@@ -86,7 +85,7 @@ def cases_with_predecessors() -> list[tuple[PausePoint, Predecessor]]:
     return cases + [(point, Predecessor.ROLLED_BACK) for point in POINTS_OF_A_TAKE_OVER]
 
 
-def go_on(scenario: AnyScenario | KeyValueScenario, survivor: Survivor, writer: Any) -> None:
+def go_on(scenario: AnyScenario, survivor: Survivor, writer: Any) -> None:
     """Write again after a fault, by the same writer or by a new one that recovers first."""
     if survivor is Survivor.NEW_WRITER:
         writer = scenario.writer()

@@ -15,12 +15,11 @@ import json
 import random
 import signal
 import socket
-import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,16 +63,6 @@ to do.
 """
 
 
-@dataclass(frozen=True)
-class Ending:
-    """The end of a life: the signal, the pause point, and its duration."""
-
-    signal: signal.Signals
-    was_frozen: bool
-    point: str
-    lasted_s: float
-
-
 @dataclass
 class Run:
     """The kills of one service on one site."""
@@ -85,20 +74,8 @@ class Run:
     """How many of them had no row at the last death."""
     agreed_after_s: float = 0.0
     """Seconds from the last death to the agreement of both sides."""
-    endings: list[Ending] = field(default_factory=list)
-
-    @property
-    def kills(self) -> int:
-        return sum(ending.signal is signal.SIGKILL for ending in self.endings)
-
-    def __str__(self) -> str:
-        longest_s = max(ending.lasted_s for ending in self.endings)
-        return (
-            f"{self.service}: seed {self.seed}, {self.kills} SIGKILLs, {len(self.endings) - self.kills} SIGTERMs, "
-            f"{sum(ending.was_frozen for ending in self.endings)} frozen before, "
-            f"{self.orders} orders, of which {self.left} were left, rows == records after {self.agreed_after_s:.1f} s, "
-            f"longest life {longest_s:.1f} s"
-        )
+    deaths: Counter[str] = field(default_factory=Counter)
+    """How many lives ended by which signal at which pause point."""
 
 
 class Service(Protocol):
@@ -270,10 +247,10 @@ def kill_service(site: Site, name: str, kills: int, seed: int, *, instances: int
     draw = random.Random(seed)
     deaths = iter([_death(draw) for _ in range(kills)])
     with ThreadPoolExecutor(instances) as lanes:
-        for endings in lanes.map(
+        for points in lanes.map(
             lambda instance: list(_lives(service, site.around, instance, deaths)), range(instances)
         ):
-            run.endings += endings
+            run.deaths.update(points)
     run.orders, run.left = service.orders, service.sides()[0].lacks
     died_s = time.monotonic()
     last = service.start(0, LAST, Death(0))
@@ -298,14 +275,13 @@ def _death(draw: random.Random) -> Death:
 _drawing = threading.Lock()
 
 
-def _lives(service: Service, logs: Surroundings, instance: int, deaths: Iterator[Death]) -> Iterator[Ending]:
+def _lives(service: Service, logs: Surroundings, instance: int, deaths: Iterator[Death]) -> Iterator[str]:
     """Let one instance live and die, until no deaths are left."""
     for number in itertools.count():
         with _drawing:
             death = next(deaths, None)
         if death is None:
             return
-        started_s = time.monotonic()
         life = f"{instance}-{number}"
         process = service.start(instance, life, death)
         service.keep_busy(instance, process)
@@ -314,31 +290,8 @@ def _lives(service: Service, logs: Surroundings, instance: int, deaths: Iterator
         assert was_asked or process.exitcode == -signal.SIGKILL, (
             f"the service ended by itself: {process.exitcode}; {logs.end_of(life)}"
         )
-        point = _point(logs.end_of(life), death)
-        yield Ending(death.signal, death.sleeps_at > 0, point, time.monotonic() - started_s)
-
-
-def _point(log: str, death: Death) -> str:
-    return log.rpartition(death.signal.name)[2].split()[0]
-
-
-def _summary(name: str, runs: Iterable[Run]) -> str:
-    runs = list(runs)
-    after_s = [run.agreed_after_s for run in runs]
-    lasted_s = [ending.lasted_s for run in runs for ending in run.endings]
-    return (
-        f"{name}: {sum(run.kills for run in runs)} SIGKILLs in {len(runs)} runs; "
-        f"rows == records after {_spread(after_s)}; lives of {_spread(lasted_s)}; deaths {_deaths(runs)}"
-    )
-
-
-def _deaths(runs: Iterable[Run]) -> str:
-    counted = Counter(ending.point for run in runs for ending in run.endings)
-    return ", ".join(f"{point} {count}" for point, count in sorted(counted.items()))
-
-
-def _spread(seconds: list[float]) -> str:
-    return f"{min(seconds):.1f} / {statistics.median(seconds):.1f} / {max(seconds):.1f} s (min / median / max)"
+        point = logs.end_of(life).rpartition(death.signal.name)[2].split()[0]
+        yield f"{death.signal.name} {point}"
 
 
 def main() -> None:
@@ -353,13 +306,11 @@ def main() -> None:
     with PostgresServer.start() as postgres:
         postgres.spare_the_disk()
         for name in arguments.services:
-            runs = []
             for seed in range(arguments.seed, arguments.seed + runs_of_each):
                 with Emulator() as emulator, tempfile.TemporaryDirectory() as logs:
                     site = Site(postgres, emulator, f"kills_{name}_{seed}", Path(logs))
-                    runs.append(kill_service(site, name, arguments.kills_per_run, seed, instances=arguments.instances))
-                print(runs[-1], flush=True)
-            print(_summary(name, runs), flush=True)
+                    run = kill_service(site, name, arguments.kills_per_run, seed, instances=arguments.instances)
+                print(run, flush=True)
 
 
 if __name__ == "__main__":

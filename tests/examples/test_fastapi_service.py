@@ -144,40 +144,6 @@ def service(database_url: str, kafka: Emulator) -> Iterator[tuple[subprocess.Pop
         process.wait()
 
 
-async def order(process: subprocess.Popen[str], url: str, numbers: list[int], *, kill_after: int) -> list[int]:
-    """Send orders, eight at a time, and kill the service after so many responses; return the answered ones."""
-    answered: list[int] = []
-    limit = asyncio.Semaphore(8)
-
-    async def put(client: httpx.AsyncClient, number: int) -> None:
-        async with limit:
-            answer = await client.put(f"/orders/{number}", json={"item": f"item {number}"})
-            assert answer.is_success, answer.text
-            answered.append(number)
-            if len(answered) == kill_after:
-                process.kill()
-
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-        results = await asyncio.gather(*(put(client, number) for number in numbers), return_exceptions=True)
-    assert all(result is None or isinstance(result, httpx.TransportError) for result in results), results
-    return answered
-
-
-def test_killed_in_the_middle_and_asked_again(database_url: str, kafka: Emulator) -> None:
-    """Orders without a response are placed again, written or not."""
-    waiting = list(range(80))
-    for kill_after in (15, 25):
-        with service(database_url, kafka) as (process, url):
-            answered = asyncio.run(order(process, url, waiting, kill_after=kill_after))
-        assert len(answered) >= kill_after
-        waiting = [number for number in waiting if number not in answered]
-    with service(database_url, kafka) as (process, url):
-        assert asyncio.run(order(process, url, waiting, kill_after=-1)) != []
-        everything = Counter((str(number), f"item {number}") for number in range(80))
-        until(lambda: Counter(read_topic(kafka.bootstrap_servers, TOPIC)) == everything)
-        assert Counter(table(database_url)) == everything
-
-
 @contextmanager
 def row_is_held(database_url: str) -> Iterator[Callable[[], bool]]:
     """Hold the row of order 1, uncommitted, until the end; yield a check that a request waits for it."""

@@ -91,12 +91,6 @@ def apache_kafka() -> Broker:
     return shared(Kind(KAFKA_VERSION_USED, two_phase_commit=True))
 
 
-@pytest.fixture(scope="session")
-def plain_apache_kafka() -> Broker:
-    """A real Apache Kafka with default settings."""
-    return shared(Kind(KAFKA_VERSION_USED))
-
-
 def _emulate(profile: Profile) -> Emulator:
     return Emulator(
         config=BrokerConfig(

@@ -45,11 +45,6 @@ def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -
     ]
 
 
-def test_a_batch_that_was_decided_before_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    log_batch("s", "q", 7, [result(0, TaskOutcome.SKIPPED)], summary(0))
-    assert caplog.messages[0].startswith("sink s, batch 7 of q, which was decided before: attempts=0 ")
-
-
 def test_what_a_plan_completes_has_a_line_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
     done = BatchName("q", 7)
     tally = Tally(5, 1, 0, 0, {done: 3, BatchName("job:j", 0): 2}, {done: 1})

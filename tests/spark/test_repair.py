@@ -91,30 +91,27 @@ def test_what_was_aborted_against_the_decision_is_published_again(
         site.assert_agreed("a", "b", "c", "d", "e", "f")
 
 
+is_helped = pytest.mark.parametrize("is_helped", [True, False], ids=["another repairs it", "it repairs it itself"])
+
+
 @pytest.mark.parametrize("at", OF_FINISH)
+@is_helped
 @some_ways
-def test_a_finisher_that_sleeps_at_any_point(tmp_path: Path, tier: Tier, way: Way, at: PausePoint) -> None:
-    """Its uncommitted part is aborted, another process repairs it, and then it goes on."""
+def test_a_finisher_that_sleeps_at_any_point(
+    tmp_path: Path, tier: Tier, way: Way, is_helped: bool, at: PausePoint
+) -> None:
+    """What it has not committed is aborted, and repaired; then it goes on."""
     with repair_site(tier, tmp_path) as site:
         sleeper = site.decided("a", "b").until(at) if at is not P.AFTER_DECISION else site.decided("a", "b")
         let_end(site, way)
-        site.finish()
-        site.assert_agreed("a", "b")
-        site.write(1, "c", "d")
+        expected = ["a", "b"]
+        if is_helped:
+            site.finish()
+            site.assert_agreed(*expected)
+            site.write(1, "c", "d")
+            expected += ["c", "d"]
         assert sleeper.go_on().error is None
-        site.assert_agreed("a", "b", "c", "d")
-
-
-@pytest.mark.parametrize("at", OF_FINISH[1:])
-@some_ways
-def test_a_finisher_whose_transactions_are_aborted_beneath_it_repairs_them_itself(
-    tmp_path: Path, tier: Tier, way: Way, at: PausePoint
-) -> None:
-    with repair_site(tier, tmp_path) as site:
-        sleeper = site.decided("a", "b").until(at)
-        let_end(site, way)
-        assert sleeper.go_on().error is None
-        site.assert_agreed("a", "b")
+        site.assert_agreed(*expected)
 
 
 @pytest.mark.parametrize("step", OF_REPAIR)
@@ -132,33 +129,22 @@ def test_a_repair_that_is_killed_at_any_step(tmp_path: Path, tier: Tier, step: i
 
 
 @pytest.mark.parametrize("step", OF_REPAIR)
+@is_helped
 @some_ways
-def test_a_repair_that_is_aborted_at_any_step(tmp_path: Path, tier: Tier, way: Way, step: int) -> None:
+def test_a_repair_that_is_aborted_at_any_step(tmp_path: Path, tier: Tier, way: Way, is_helped: bool, step: int) -> None:
     """The repair is aborted too, and its own records are published again."""
     with repair_site(tier, tmp_path) as site:
         committer = site.decided("a")
         let_end(site, way)
         repairing = site.finishing().until(step)
         let_end(site, way)
-        site.finish()
-        site.assert_agreed("a")
-        site.write(1, "b")
+        if is_helped:
+            site.finish()
+            site.assert_agreed("a")
+            site.write(1, "b")
         for sleeper in (repairing, committer):
             assert sleeper.go_on().error is None
-        site.assert_agreed("a", "b")
-
-
-@pytest.mark.parametrize("step", OF_REPAIR)
-@some_ways
-def test_a_repair_that_is_aborted_beneath_it_repairs_itself(tmp_path: Path, tier: Tier, way: Way, step: int) -> None:
-    with repair_site(tier, tmp_path) as site:
-        committer = site.decided("a")
-        let_end(site, way)
-        repairing = site.finishing().until(step)
-        let_end(site, way)
-        for sleeper in (repairing, committer):
-            assert sleeper.go_on().error is None
-        site.assert_agreed("a")
+        site.assert_agreed("a", *(["b"] if is_helped else []))
 
 
 @pytest.mark.parametrize("first", OF_REPAIR)
