@@ -55,15 +55,13 @@ def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence
 def test_no_process_decides_while_the_older_one_holds_the_row(
     scenario: Scenario, has_written: bool, point: PausePoint
 ) -> None:
-    with (
-        sleeping(scenario, point, has_written=has_written) as older,
-        scenario.writer(lock_timeout_ms=50) as newer,
-    ):
-        with pytest.raises(RowLockTimeoutError):
-            newer.recover()
+    with sleeping(scenario, point, has_written=has_written) as older:
+        with scenario.writer(lock_timeout_ms=50) as impatient, pytest.raises(RowLockTimeoutError):
+            impatient.recover()
         assert older.wake().error is None
-        newer.recover()
-        assert scenario.write(newer, 2).error is None
+        with scenario.writer() as newer:
+            newer.recover()
+            assert scenario.write(newer, 2).error is None
     scenario.assert_both_sides_agree()
 
 

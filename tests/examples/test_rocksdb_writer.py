@@ -103,15 +103,15 @@ def fail_to_write(disk: FailingDisk, store: _RocksDbStore) -> None:
 
 
 def test_another_writer_of_the_process_waits_its_turn(scenario: KeyValueScenario) -> None:
-    with scenario.writer(lock_timeout_ms=20) as other:
+    with scenario.writer(lock_timeout_ms=20) as impatient, scenario.writer() as patient:
 
         def try_to_recover() -> None:
             with pytest.raises(RowLockTimeoutError):
-                other.recover()
+                impatient.recover()
 
         with scenario.writer(AtPoint(PausePoint.AFTER_PREPARE, try_to_recover)) as writer:
             assert scenario.write(writer, 1).error is None
-        assert other.recover() == []
+        assert patient.recover() == []
     scenario.assert_both_sides_agree()
 
 

@@ -134,11 +134,11 @@ def test_foreach_batch_and_batch_jobs(emulator: Emulator, store: PostgresDatabas
 
 
 def test_the_example_runs(
-    store: PostgresDatabase, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    store: PostgresDatabase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(URL_VARIABLE, url_of(store))
     spark_stream.main()
-    assert capfd.readouterr().out.splitlines()[-2:] == [
+    assert capsys.readouterr().out.splitlines()[-2:] == [
         "table: [(0, 'lamp'), (1, 'chair')]",
         """topic: ['{"id":0,"item":"lamp"}', '{"id":1,"item":"chair"}']""",
     ]
