@@ -29,27 +29,18 @@ class _Newer(NamedTuple):
     response: str
 
 
-_OWN = f"{__package__}.schemas"
+_OWN = f"{__package__}.newer_schemas"
 
 _NEWER: Final[Mapping[str, Mapping[int, _Newer]]] = {
     "api_versions": {
-        5: _Newer(
-            f"{_OWN}.api_versions_v5:ApiVersionsRequest", "kio.schema.api_versions.v4.response:ApiVersionsResponse"
-        )
+        5: _Newer(f"{_OWN}:ApiVersionsRequest", "kio.schema.api_versions.v4.response:ApiVersionsResponse")
     },
     "delete_groups": {
-        3: _Newer(
-            "kio.schema.delete_groups.v2.request:DeleteGroupsRequest", f"{_OWN}.delete_groups_v3:DeleteGroupsResponse"
-        )
+        3: _Newer("kio.schema.delete_groups.v2.request:DeleteGroupsRequest", f"{_OWN}:DeleteGroupsResponse")
     },
-    "txn_offset_commit": {
-        6: _Newer(
-            f"{_OWN}.txn_offset_commit_v6:TxnOffsetCommitRequest",
-            f"{_OWN}.txn_offset_commit_v6:TxnOffsetCommitResponse",
-        )
-    },
+    "txn_offset_commit": {6: _Newer(f"{_OWN}:TxnOffsetCommitRequest", f"{_OWN}:TxnOffsetCommitResponse")},
 }
-"""The versions that came with Kafka 4.4, after kio's last release."""
+"""The versions that came with Kafka 4.4, after kio's last release (`newer_schemas.py`)."""
 
 
 def versions_of(schema_name: str) -> tuple[int, ...]:

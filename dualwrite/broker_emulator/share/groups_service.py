@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, HeartbeatResponse
-from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, ClusterTopics, Turns
+from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, ClusterTopics, LogOfShard, Turns
 from dualwrite.broker_emulator.share import membership
 from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic
 from dualwrite.broker_emulator.share.group_records import KeyValue, records_between, replay_record
@@ -51,26 +51,11 @@ _MANY = 1000
 """The number of topics and partitions of a group beyond which a decision runs in a thread."""
 
 
-class Shard(Protocol):
+class Shard(LogOfShard, Protocol):
     """The shard that the groups belong to (`groups.shard.GroupShard`), as far as share groups need it."""
-
-    is_open: bool
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether everything appended so far is replicated."""
-
-    async def replicated(self) -> ErrorCode:
-        """Wait until everything appended so far is replicated; return the error for the client."""
-
-    def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, ErrorCode]:
-        """Append one batch; return its first offset, and the error for the client."""
 
     def has_other_group(self, group_id: str) -> bool:
         """Return whether there is a group of another type with this id."""
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in the background, as long as the shard is open."""
 
 
 class AlteredOffset(NamedTuple):

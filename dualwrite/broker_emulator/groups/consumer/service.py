@@ -108,14 +108,10 @@ RETRY_MS = 500
 """Delay before a retry when the records of passed deadlines could not be appended."""
 
 
-class Shard(Protocol):
-    """The shard that the groups belong to (`shard.GroupShard`), as far as consumer groups need it."""
+class LogOfShard(Protocol):
+    """The shard that groups belong to (`shard.GroupShard`), as far as groups of each kind need it."""
 
-    groups: dict[str, AnyGroup]
     is_open: bool
-
-    def has_share_group(self, group_id: str) -> bool:
-        """Return whether a share group has this id."""
 
     @property
     def is_replicated(self) -> bool:
@@ -126,6 +122,18 @@ class Shard(Protocol):
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, ErrorCode]:
         """Append one batch; return its first offset, and the error for the client."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in the background, as long as the shard is open."""
+
+
+class Shard(LogOfShard, Protocol):
+    """The same shard, as far as consumer groups need it."""
+
+    groups: dict[str, AnyGroup]
+
+    def has_share_group(self, group_id: str) -> bool:
+        """Return whether a share group has this id."""
 
     def keep(self, group: AnyGroup) -> None:
         """Keep a group's new state in memory and set a timer for its next deadline."""
@@ -138,9 +146,6 @@ class Shard(Protocol):
 
     def rebalance(self, group: Group) -> None:
         """Start a rebalance of a classic group."""
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in the background, as long as the shard is open."""
 
 
 class ClusterTopics:
