@@ -29,12 +29,6 @@ def emulator() -> Iterator[Emulator]:
         yield broker
 
 
-@pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    with RawClient(emulator.bootstrap_servers) as connection:
-        yield connection
-
-
 def test_an_error_is_answered_and_nothing_applied(emulator: Emulator, client: RawClient) -> None:
     fault = emulator.faults.add(Fault(api="Produce", action=Error(NOT_COORDINATOR)))
     assert client.produce("t", plain_batch(b"1")).error_code == NOT_COORDINATOR

@@ -20,12 +20,6 @@ def emulator() -> Iterator[Emulator]:
         yield emulator
 
 
-@pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    with RawClient(emulator.bootstrap_servers) as client:
-        yield client
-
-
 def initialised(client: RawClient, transactional_id: str | None = "x") -> tuple[int, int]:
     answer = client.init_producer_id(transactional_id)
     assert answer.error_code == 0

@@ -29,12 +29,6 @@ def emulator() -> Iterator[Emulator]:
         yield emulator
 
 
-@pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    with RawClient(emulator.bootstrap_servers) as client:
-        yield client
-
-
 def test_requests_errors_and_bytes(emulator: Emulator, client: RawClient) -> None:
     client.produce("t", plain_batch(b"v"))
     before = emulator.metrics()

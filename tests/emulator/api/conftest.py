@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient
 
 
 @pytest.fixture
@@ -20,9 +19,3 @@ def config() -> BrokerConfig:
 def emulator(config: BrokerConfig) -> Iterator[Emulator]:
     with Emulator(config=config, topics={"t": 1}) as broker:
         yield broker
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    with RawClient(emulator.bootstrap_servers) as connection:
-        yield connection

@@ -63,13 +63,6 @@ def topic(emulator: Emulator) -> str:
 
 
 @pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    """Connect to node 0."""
-    with RawClient(emulator.bootstrap_servers) as connection:
-        yield connection
-
-
-@pytest.fixture
 def other_client(emulator: Emulator) -> Iterator[RawClient]:
     """Connect to node 1."""
     with RawClient(emulator.bootstrap_servers.split(",")[1]) as connection:

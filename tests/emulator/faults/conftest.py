@@ -18,12 +18,6 @@ def emulator() -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    with RawClient(emulator.bootstrap_servers) as connection:
-        yield connection
-
-
-@pytest.fixture
 def other(emulator: Emulator) -> Iterator[RawClient]:
     with RawClient(emulator.bootstrap_servers, client_id="other") as connection:
         yield connection

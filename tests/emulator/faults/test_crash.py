@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, CrashAfter, CrashBefore, Emulator, Fault, PausePoint
-from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
+from tests.emulator.api.raw_client import batch_of, plain_batch
+from tests.emulator.conftest import Connect
 from tests.support.conditions import until
 
 NODES = 3
-Connect = Callable[[int], RawClient]
 
 
 @pytest.fixture
@@ -21,13 +20,6 @@ def emulator() -> Iterator[Emulator]:
     config = BrokerConfig(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=3)
     with Emulator(nodes=NODES, config=config, topics={"t": 3}) as broker:
         yield broker
-
-
-@pytest.fixture
-def connect(emulator: Emulator) -> Iterator[Connect]:
-    addresses = emulator.bootstrap_servers.split(",")
-    with ExitStack() as opened:
-        yield lambda node_id: opened.enter_context(RawClient(addresses[node_id]))
 
 
 def coordinator_of(connect: Connect, living: int = 0) -> int:

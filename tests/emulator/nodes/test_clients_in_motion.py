@@ -13,9 +13,10 @@ from contextlib import ExitStack
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, CrashAfter, CrashBefore, Emulator, Fault, FaultHandle, PausePoint
-from tests.emulator.nodes.conftest import NODES, wait_until
+from tests.emulator.nodes.conftest import NODES
 from tests.emulator.nodes.moving_clients import CLIENTS, TOPIC, Client, HasToAbortError
 from tests.emulator.nodes.reading import read_committed
+from tests.support.conditions import until
 
 PARTITIONS = 3
 OUTCOMES = [True, False, True, True, False]
@@ -129,7 +130,7 @@ def test_only_what_was_committed_is_seen(emulator: Emulator, make: str, case: st
         for number, commits in enumerate(OUTCOMES):
             disturbed_step = step if number in DISTURBED else None
             expected += run_until_done(emulator, client, number, commits, disturbed_step, disturb)
-    wait_until(lambda: all(row.state in ("CompleteCommit", "CompleteAbort") for row in emulator.transactions()))
+    until(lambda: all(row.state in ("CompleteCommit", "CompleteAbort") for row in emulator.transactions()))
     assert read_committed(emulator, TOPIC, PARTITIONS) == sorted(expected)
     for index in range(PARTITIONS):
         log = emulator.log(TOPIC, index)

@@ -9,7 +9,9 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
 from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds
-from tests.emulator.nodes.conftest import NODES, Connect, wait_until
+from tests.emulator.conftest import Connect
+from tests.emulator.nodes.conftest import NODES
+from tests.support.conditions import until
 
 ENDS = ["crash_node", "stop_node", "move"]
 
@@ -90,7 +92,7 @@ def test_another_coordinator_knows_everything(
         assert connect(before).init_producer_id("x").error_code == 16
     assert state(emulator) == "Ongoing"
     assert survivor.end_txn("x", open_transaction, commit=True).error_code == 0
-    wait_until(lambda: state(emulator) == "CompleteCommit")
+    until(lambda: state(emulator) == "CompleteCommit")
     assert markers(emulator) == [(True, open_transaction.producer_epoch + 1, 1)]
 
 
@@ -110,8 +112,8 @@ def test_requests_while_a_coordinator_loads(emulator: Emulator, connect: Connect
     first = batch_of(open_transaction, b"3")
     assert elsewhere.produce("many", first, transactional_id="x").error_code == 19
     held.release()
-    wait_until(lambda: client.end_txn("x", open_transaction, commit=True).error_code != 14)
-    wait_until(lambda: state(emulator) == "CompleteCommit")
+    until(lambda: client.end_txn("x", open_transaction, commit=True).error_code != 14)
+    until(lambda: state(emulator) == "CompleteCommit")
 
 
 def test_a_coordinator_that_moves_on_while_it_loads(
@@ -125,7 +127,7 @@ def test_a_coordinator_that_moves_on_while_it_loads(
     assert connect(first).end_txn("x", open_transaction, commit=True).error_code == 16
     held.release()
     client = connect(second)
-    wait_until(lambda: client.end_txn("x", open_transaction, commit=True).error_code == 0)
+    until(lambda: client.end_txn("x", open_transaction, commit=True).error_code == 0)
     assert connect(first).end_txn("x", open_transaction, commit=True).error_code == 16
 
 
@@ -142,7 +144,7 @@ def test_a_group_coordinator_loads(emulator: Emulator, connect: Connect) -> None
 
     assert (error_at(before), error_at(others(before)[0])) == (16, 14)
     held.release()
-    wait_until(lambda: error_at(others(before)[0]) == 0)
+    until(lambda: error_at(others(before)[0]) == 0)
     assert error_at(before) == 16
 
 
@@ -163,7 +165,7 @@ def test_pending_offsets_survive_their_coordinator(
     survivor = connect(emulator.coordinator(group="g"))
     assert survivor.offset_fetch("g", "t").error_code == 88
     assert client.end_txn("x", producer, commit=commit).error_code == 0
-    wait_until(lambda: state(emulator).startswith("Complete"))
+    until(lambda: state(emulator).startswith("Complete"))
     expected = 5 if commit else -1
     answer = survivor.offset_fetch("g", "t")
     assert (answer.error_code, answer.committed_offset) == (0, expected)
@@ -188,7 +190,7 @@ def test_a_decision_outlives_its_coordinator(
     held.wait_reached()
     written_before = markers(emulator)
     replace_coordinator(emulator, end)
-    wait_until(lambda: state(emulator) == "CompleteCommit")
+    until(lambda: state(emulator) == "CompleteCommit")
     held.release()
     marker_epoch = open_transaction.producer_epoch + 1
     assert markers(emulator) == [*written_before, (True, marker_epoch, 1)]
@@ -207,7 +209,7 @@ def test_markers_of_the_old_coordinator_are_refused(
     assert connect(before).end_txn("x", open_transaction, commit=True).error_code == 0
     late.wait_reached()
     emulator.move_coordinator(others(before)[0], transactional_id="x")
-    wait_until(lambda: state(emulator) == "CompleteCommit")
+    until(lambda: state(emulator) == "CompleteCommit")
     (row,) = emulator.transactions()
     late.release()
     answered.wait_reached()
@@ -244,10 +246,10 @@ def test_markers_that_were_acknowledged_are_accepted_again(emulator: Emulator, c
     )
     assert client.end_txn("x", producer, commit=False).error_code == 0
     last.wait_reached()
-    wait_until(lambda: all(markers(emulator, "many", index) for index in range(2)))
-    wait_until(lambda: len(emulator.transactions()[0].topic_partitions) == 1)
+    until(lambda: all(markers(emulator, "many", index) for index in range(2)))
+    until(lambda: len(emulator.transactions()[0].topic_partitions) == 1)
     replace_coordinator(emulator, end)
-    wait_until(lambda: state(emulator) == "CompleteAbort")
+    until(lambda: state(emulator) == "CompleteAbort")
     last.release()
     marker_epoch = producer.producer_epoch + 1
     for index in range(3):
@@ -266,7 +268,7 @@ def test_init_producer_id_against_end_txn(emulator: Emulator, connect: Connect, 
     held.wait_reached()
     assert client.init_producer_id("x").error_code == 51
     held.release()
-    wait_until(lambda: state(emulator) == "CompleteCommit")
+    until(lambda: state(emulator) == "CompleteCommit")
     successor = client.init_producer_id("x")
     assert (successor.error_code, successor.producer_epoch) == (0, ended.producer_epoch + 1)
     assert [commit for commit, _, _ in markers(emulator)] == [True]
@@ -284,7 +286,7 @@ def test_end_txn_against_init_producer_id(
     assert client.end_txn("x", open_transaction, commit=commit).error_code == 51
     held.release()
     assert other.receive("init_producer_id", 6, asked).error_code == 51
-    wait_until(lambda: state(emulator) == "CompleteAbort")
+    until(lambda: state(emulator) == "CompleteAbort")
     assert client.end_txn("x", open_transaction, commit=commit).error_code == late
     assert [commits for commits, _, _ in markers(emulator)] == [False]
 
@@ -314,7 +316,7 @@ def test_two_initialisations_of_an_open_transaction(
     assert second.init_producer_id("x").error_code == 51
     held.release()
     assert first.receive("init_producer_id", 6, asked).error_code == 51
-    wait_until(lambda: state(emulator) == "CompleteAbort")
+    until(lambda: state(emulator) == "CompleteAbort")
     one, two = first.init_producer_id("x"), second.init_producer_id("x")
     epoch = open_transaction.producer_epoch
     assert [one.producer_epoch, two.producer_epoch] == [epoch + 2, epoch + 3]
@@ -337,7 +339,7 @@ def test_a_delayed_end_txn_of_a_recovered_transaction(
     assert recovering.ongoing_txn_producer_epoch == open_transaction.producer_epoch
     ended = client.end_txn("x", recovering, commit=True)
     assert ended.error_code == 0
-    wait_until(lambda: state(emulator) == "CompleteCommit")
+    until(lambda: state(emulator) == "CompleteCommit")
     if end is not None:
         replace_coordinator(emulator, end)
     client = coordinator_client(emulator, connect)

@@ -17,7 +17,8 @@ from tests.emulator.api.raw_client import (
     plain_batch,
     produce_fields,
 )
-from tests.emulator.nodes.conftest import NODES, Connect
+from tests.emulator.conftest import Connect
+from tests.emulator.nodes.conftest import NODES
 
 
 def others(node_id: int) -> list[int]:

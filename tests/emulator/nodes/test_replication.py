@@ -9,7 +9,8 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
 from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch, produce_fields
-from tests.emulator.nodes.conftest import Connect, wait_until
+from tests.emulator.conftest import Connect
+from tests.support.conditions import until
 
 LONG_MS = 60_000
 
@@ -174,7 +175,7 @@ def test_markers_wait_for_replication(emulator: Emulator, connect: Connect) -> N
     assert coordinator.end_txn("x", producer, commit=True).error_code == 0
     marked.wait_reached()
     marked.release()
-    wait_until(lambda: emulator.log("t").log_end_offset == 2)
+    until(lambda: emulator.log("t").log_end_offset == 2)
     assert emulator.transactions()[0].state == "PrepareCommit"
     emulator.crash_node(leader)  # and the marker with it
     assert emulator.log("t").last_stable_offset == 0

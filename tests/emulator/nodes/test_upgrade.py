@@ -9,7 +9,7 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from tests.emulator.api.raw_client import RawClient, batch_of
-from tests.emulator.nodes.conftest import wait_until
+from tests.support.conditions import until
 
 
 def state_records(emulator: Emulator) -> list[int]:
@@ -56,7 +56,7 @@ def test_a_transaction_ends_by_the_version_of_its_requests(end: str | None, comm
             getattr(emulator, end)(emulator.coordinator(transactional_id="x"))
         ended = coordinator().end_txn("x", producer, commit=commit, version=4)
         assert ended.error_code == 0
-        wait_until(lambda: emulator.transactions()[0].state.startswith("Complete"))
+        until(lambda: emulator.transactions()[0].state.startswith("Complete"))
         (row,) = emulator.transactions()
         assert row.state == ("CompleteCommit" if commit else "CompleteAbort")
         assert row.producer_epoch == producer.producer_epoch  # no bump: TV0 to its end

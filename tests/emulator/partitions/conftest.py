@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient
 
 CONFIG = BrokerConfig(transaction_state_log_num_partitions=2, offsets_topic_num_partitions=2)
 
@@ -19,12 +18,6 @@ _names = itertools.count(1)
 def emulator() -> Iterator[Emulator]:
     with Emulator(nodes=3, config=CONFIG) as emulator:
         yield emulator
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    with RawClient(emulator.bootstrap_servers) as client:
-        yield client
 
 
 @pytest.fixture

@@ -33,12 +33,6 @@ def emulator(caplog: pytest.LogCaptureFixture) -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def client(emulator: Emulator) -> Iterator[RawClient]:
-    with RawClient(emulator.bootstrap_servers) as connected:
-        yield connected
-
-
-@pytest.fixture
 def states(client: RawClient) -> StateRequests:
     requests = StateRequests(client, "g", client.topic_id("t"))
     assert requests.send("initialize", state_epoch=1, start_offset=0).error_code == 0
