@@ -16,8 +16,8 @@ from dualwrite.recipes.consume.consume import (
     ConsumedRecord,
     OffsetsInDatabase,
     OffsetsInTransaction,
+    adapter_of,
 )
-from dualwrite.recipes.consume.consumers import adapter_of
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
@@ -181,10 +181,8 @@ def test_the_database_is_away_while_partitions_are_assigned(
         return await start(*arguments)
 
     monkeypatch.setattr(pipeline._steps._offsets, "start", unlucky)
-    while broken:
-        with pytest.raises(sa.exc.OperationalError):
-            until(lambda: pipeline.step(10_000) > 0)
     carry(pipeline, 1)
+    assert broken == []
     site.assert_carried("a", "b", "c", "d")
     site.close()
 

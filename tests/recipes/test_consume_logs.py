@@ -246,7 +246,7 @@ class FakeConsumer:
     async def bounds(self, partitions: Any) -> dict[Any, Bounds]:
         return dict.fromkeys(partitions, Bounds(0, 100))
 
-    def seek(self, positions: Any) -> None:
+    async def seek(self, positions: Any) -> None:
         self.went_on.append(dict(positions))
 
 
@@ -326,10 +326,9 @@ def test_a_partition_that_has_given_nothing_yet_stays_where_it_was_placed(emulat
     site._to_close.pop(0).close()
     pipeline = site.pipeline()
     side = pipeline._steps._consumer
-    until(lambda: pipeline.step(50) == 0 and len(side.assignment()) == 2)
-    first, second = sorted(side.assignment())
-    side.seek({first: 2})
-    side.seek({second: 2})
+    until(lambda: pipeline.step(50) == 0 and len(blocking.run(side.assignment())) == 2)
+    for partition in sorted(blocking.run(side.assignment())):
+        blocking.run(side.seek({partition: 2}))
     site.fill("e", "f")
     carry(pipeline, 2)
     site.assert_carried(*"abcdef")

@@ -11,8 +11,9 @@ import confluent_kafka
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Emulator
 from dualwrite.producer import TopicPartition
+from dualwrite.recipes.consume.consume import adapter_of
 from dualwrite.recipes.consume.consumer_aiokafka import AiokafkaAdapter
-from dualwrite.recipes.consume.consumers import ConfluentAdapter, adapter_of
+from dualwrite.recipes.consume.consumer_confluent import ConfluentAdapter
 from dualwrite.recipes.core import blocking
 from tests.support.conditions import until
 from tests.support.consumers import aiokafka_consumer, kafka_python
@@ -70,7 +71,9 @@ def test_a_consumer_of_confluent_that_is_assigned_partitions_while_it_is_closed(
         asked.append(partitions)
         return {}
 
-    blocking.run(ConfluentAdapter(consumer).subscribe(["in"], start))
+    adapter = ConfluentAdapter(consumer)
+    adapter.start = start
+    blocking.run(adapter.subscribe(["in"]))
     until(lambda: [group.state for group in emulator.groups()] == ["Stable"])
     consumer.close()
     assert asked == []

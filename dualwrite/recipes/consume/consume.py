@@ -18,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from dualwrite.errors import ConfigError
 from dualwrite.recipes.consume.consumed_offsets import (
     OffsetPlace,
     OffsetsInDatabase,
     OffsetsInTransaction,
     forget_consumed_offsets,
 )
-from dualwrite.recipes.consume.consumers import ConsumedRecord, adapter_of
+from dualwrite.recipes.consume.consumer_confluent import ConfluentAdapter
+from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter, KafkaPythonAdapter
 from dualwrite.recipes.consume.steps import ConsumeSteps
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
@@ -74,8 +76,8 @@ class ConsumeTransformWrite:
         self._steps = ConsumeSteps(
             writer,
             adapter_of(consumer),
-            topics,
-            handle,
+            topics=topics,
+            handle=handle,
             offsets=offsets,
             poison=poison,
             max_records=max_records,
@@ -93,3 +95,19 @@ class ConsumeTransformWrite:
         is behind the batch if that was committed after all. Losing a partition to another consumer is not an error.
         """
         return blocking.run(self._steps.step(timeout_ms))
+
+
+def adapter_of(consumer: Any) -> ConsumerAdapter:
+    """Return the adapter for a consumer.
+
+    Raises ConfigError for another library's consumer, and for settings that break the guarantee (such as auto-commit).
+    """
+    library = type(consumer).__module__.partition(".")[0]
+    if library == "kafka":
+        return KafkaPythonAdapter(consumer)
+    if hasattr(consumer, "consumer_group_metadata"):
+        return ConfluentAdapter(consumer)
+    raise ConfigError(
+        f"consumer takes a kafka.KafkaConsumer or a confluent_kafka.Consumer, not {consumer!r}; nothing was read "
+        "(an aiokafka.AIOKafkaConsumer is for AsyncConsumeTransformWrite)"
+    )

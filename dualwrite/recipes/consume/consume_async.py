@@ -41,8 +41,8 @@ class AsyncConsumeTransformWrite:
         self._steps = ConsumeSteps(
             writer,
             AiokafkaAdapter(consumer),
-            topics,
-            handle,
+            topics=topics,
+            handle=handle,
             offsets=offsets,
             poison=poison,
             max_records=max_records,

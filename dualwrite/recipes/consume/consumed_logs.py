@@ -54,7 +54,6 @@ class ConsumedLogs:
         self._next: dict[TopicPartition, int] = {}
         self._doubted: set[TopicPartition] = set()
         self._read_again: dict[TopicPartition, Gap] = {}
-        self._log_starts: dict[TopicPartition, int] = {}
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -64,8 +63,8 @@ class ConsumedLogs:
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Forget the state of newly assigned partitions."""
         for partition in partitions:
-            for known in (self._next, self._read_again, self._log_starts):
-                known.pop(partition, None)
+            self._next.pop(partition, None)
+            self._read_again.pop(partition, None)
             self._doubted.discard(partition)
 
     def knows(self, partition: TopicPartition) -> bool:
@@ -76,40 +75,27 @@ class ConsumedLogs:
         self,
         partitions: Collection[TopicPartition],
         positions: Mapping[TopicPartition, int],
-        stored_ids: Mapping[TopicPartition, str],
-    ) -> dict[TopicPartition, int]:
-        """Check stored positions against the logs, and return where to resume.
+        stored_ids: Mapping[TopicPartition, str | None],
+    ) -> None:
+        """Check the stored positions, at which the consumer resumes, against the logs.
 
         `stored_ids` are the ids of the topics when the positions were stored. Raises ConsumedLogReplacedError.
         """
         ids = await self._look_up_ids(partitions)
         for partition in partitions:
-            found = ids.get(partition.topic)
-            stored = stored_ids.get(partition, self._ids.get(partition.topic))
-            if found is not None and stored is not None and found != stored:
-                raise _other_topic(partition, positions.get(partition, self._next.get(partition, 0)), stored, found)
+            stored = stored_ids.get(partition) or self._ids.get(partition.topic)
+            _check_id(partition, positions.get(partition, 0), stored, ids.get(partition.topic))
         self._ids.update(ids)
-        await self._check_log_ends(positions)
-        return self.placed(positions)
+        bounds = await self._consumer.bounds(positions) if positions else {}
+        for partition, (_, end) in bounds.items():
+            if end < positions[partition]:
+                raise _lost_its_end(partition, positions[partition], end)
+        self.placed(positions)
 
-    async def _check_log_ends(self, positions: Mapping[TopicPartition, int]) -> None:
-        advanced = {partition: position for partition, position in positions.items() if position > 0}
-        if not advanced:
-            return
-        bounds = await self._consumer.bounds(advanced)
-        for partition, position in advanced.items():
-            if partition in bounds and bounds[partition].end < position:
-                raise _lost_its_end(partition, position, bounds[partition].end)
-
-    def placed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Note the positions at which the consumer resumes, and return them.
-
-        A position is moved up to the start of the log if retention has deleted records there, as logged before.
-        """
-        on = {each: max(position, self._log_starts.get(each, 0)) for each, position in positions.items()}
-        self._next.update(on)
-        self._doubted |= on.keys()
-        return on
+    def placed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Note the positions at which the consumer resumes."""
+        self._next.update(positions)
+        self._doubted |= positions.keys()
 
     def written(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """Note that all records before these offsets are written."""
@@ -131,12 +117,11 @@ class ConsumedLogs:
         bounds = await self._consumer.bounds(gaps)
         again: dict[TopicPartition, int] = {}
         for partition, gap in gaps.items():
-            start = bounds[partition].start if partition in bounds else 0
-            position = self._judge(partition, gap, start)
+            position = self._judge(partition, gap, bounds[partition].start)
             if position is not None:
                 again[partition] = position
-        self._consumer.seek(again)
-        self._next.update({partition: max(position, self._next[partition]) for partition, position in again.items()})
+        await self._consumer.seek(again)
+        self._next.update(again)
         return [
             record
             for record in records
@@ -148,18 +133,15 @@ class ConsumedLogs:
         first = first_offsets(records)
         ids = await self._look_up_ids(first)
         for partition, offset in first.items():
-            found, known = ids.get(partition.topic), self._ids.get(partition.topic)
-            if found is not None and known is not None and found != known:
-                raise _other_topic(partition, self._next.get(partition, offset), known, found)
-            expected = self._next.get(partition)
-            if expected is not None and offset < expected:
+            expected = self._next.get(partition, offset)
+            _check_id(partition, expected, self._ids.get(partition.topic), ids.get(partition.topic))
+            if offset < expected:
                 raise _before(partition, expected, offset)
-        self._ids.update({topic: each for topic, each in ids.items() if topic not in self._ids})
+        self._ids.update(ids)
 
     def _judge(self, partition: TopicPartition, gap: Gap, start: int) -> int | None:
         """Return the offset to read again from, or None if the gap is in the log itself."""
         if start > gap.expected:
-            self._log_starts[partition] = start
             _log.error(
                 "%s-%d: records from offset %d up to %d were deleted before they were consumed; the log now begins at "
                 "%d (retention or DeleteRecords): consume faster, or raise the topic's retention",
@@ -212,12 +194,14 @@ def _replaced(partition: TopicPartition, expected: int, found: int, why: str) ->
     )
 
 
-def _other_topic(partition: TopicPartition, position: int, stored: str, found: str) -> ConsumedLogReplacedError:
+def _check_id(partition: TopicPartition, position: int, stored: str | None, found: str | None) -> None:
+    if stored is None or found is None or stored == found:
+        return
     why = (
         f"topic {partition.topic!r} was deleted and created again: its id was {stored} and is now {found}, so offset "
         f"{position} of partition {partition.partition} belongs to another log"
     )
-    return _replaced(partition, position, -1, why)
+    raise _replaced(partition, position, -1, why)
 
 
 def _lost_its_end(partition: TopicPartition, position: int, end: int) -> ConsumedLogReplacedError:

@@ -105,7 +105,7 @@ class OffsetsInDatabase:
         self._statements: _Statements | None = None
         self._create_table = create_table
         self._expected: dict[TopicPartition, int | None] = {}
-        self._stored_ids: dict[TopicPartition, str] = {}
+        self._stored_ids: dict[TopicPartition, str | None] = {}
 
     def of_one_consumer(self) -> Self:
         """Return the same table for one more consumer, which does not share the positions of another one."""
@@ -117,11 +117,7 @@ class OffsetsInDatabase:
         """Return where to resume newly assigned partitions; those left out follow the group's own offsets."""
         stored = await self._carry(lambda: self._stored(consumer.group_id))
         for partition in partitions:
-            offset, topic_id = stored.get(partition, (None, None))
-            self._expected[partition] = offset
-            self._stored_ids.pop(partition, None)
-            if topic_id is not None:
-                self._stored_ids[partition] = topic_id
+            self._expected[partition], self._stored_ids[partition] = stored.get(partition, (None, None))
         return {partition: stored[partition][0] for partition in partitions if partition in stored}
 
     def _stored(self, group: str) -> dict[TopicPartition, tuple[int, str | None]]:
@@ -150,12 +146,11 @@ class OffsetsInDatabase:
     async def kept(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return the stored offsets of partitions whose first records have just arrived; none for unknown ones."""
-        found = {partition: self._expected.get(partition) for partition in partitions}
-        return {partition: offset for partition, offset in found.items() if offset is not None}
+        """Return the positions of partitions that follow the group's offsets: no row has one."""
+        return {}
 
     @property
-    def stored_ids(self) -> Mapping[TopicPartition, str]:
+    def stored_ids(self) -> Mapping[TopicPartition, str | None]:
         """The known ids of the topics at the time the offsets were stored."""
         return self._stored_ids
 
@@ -253,7 +248,7 @@ class OffsetsInTransaction:
         return await consumer.committed(partitions)
 
     @property
-    def stored_ids(self) -> Mapping[TopicPartition, str]:
+    def stored_ids(self) -> Mapping[TopicPartition, str | None]:
         return {}
 
     async def move(

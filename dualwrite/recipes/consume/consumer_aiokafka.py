@@ -34,7 +34,7 @@ from aiokafka.protocol.types import (
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, KafkaTimeoutError
-from dualwrite.recipes.consume.consumers import Batch, NotingAdapter, StartPositions, first_of, records_of
+from dualwrite.recipes.consume.consumers import NotingAdapter, listener
 
 _OFFSET_FETCH: Final = 9
 _NO_OFFSET: Final = -1
@@ -105,11 +105,15 @@ class _StableOffsets(Request[_OffsetFetchRequest]):
 
 
 class AiokafkaAdapter(NotingAdapter):
-    """aiokafka's AIOKafkaConsumer, started, which calls a rebalance listener in a task of its own."""
+    """aiokafka's AIOKafkaConsumer, started, which calls a rebalance listener in a task of its own.
+
+    A consumer that is subscribed already has a listener that keeps `new_partitions` up to date.
+    """
 
     _named = Partition
+    _no_offset = NoOffsetForPartitionError
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, new_partitions: set[TopicPartition] | None = None) -> None:
         if not isinstance(consumer, AIOKafkaConsumer):
             raise ConfigError(f"consumer takes an aiokafka.AIOKafkaConsumer, not {consumer!r}; nothing was read")
         private: Any = consumer
@@ -121,50 +125,31 @@ class AiokafkaAdapter(NotingAdapter):
         )
         if private._group_id is None:  # noqa: SLF001
             raise ConfigError("the consumer has no group_id; nothing was read: set one, so that partitions are shared")
+        if new_partitions is not None:
+            self._new_partitions = new_partitions
 
-    async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
-        self._start = start
-        self._consumer.subscribe(list(topics), listener=self._listener(ConsumerRebalanceListener))
+    async def subscribe(self, topics: Collection[str]) -> None:
+        noting = listener(ConsumerRebalanceListener, self._new_partitions)
+        self._consumer.subscribe(list(topics), listener=noting)
 
-    async def poll(self, timeout_ms: int, max_records: int) -> Batch:
-        found: Mapping[Any, list[Any]] = {}
+    async def _fetch(self, timeout_ms: int, max_records: int) -> Mapping[Any, list[Any]]:
         try:
             async with asyncio.timeout(timeout_ms / 1000 + 1):  # a rebalance would block it indefinitely
-                found = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
+                found: Mapping[Any, list[Any]] = await self._consumer.getmany(
+                    timeout_ms=timeout_ms, max_records=max_records
+                )
         except TimeoutError:
-            """Its buffers still hold every record."""
-        except NoOffsetForPartitionError:  # with auto_offset_reset="none": Kafka has none, the database may have one
-            if not await self._place(timeout_ms / 1000):
-                raise
-        membership = self._membership()  # before the next await, during which it may be lost
-        try:
-            placed = await self._place(timeout_ms / 1000)
-        except BaseException:
-            self.seek(first_of(found))
-            raise
-        if placed is None:
-            self.seek(first_of(found))
-            return Batch([], membership)
-        return Batch(records_of(found, placed), membership)
+            return {}  # its buffers still hold every record
+        return found
 
-    async def _place(self, timeout_s: float) -> Collection[TopicPartition] | None:
-        """Seek newly assigned partitions to their positions and return them, or None if they are not stable yet.
-
-        After None or an error, the next poll tries again.
-        """
-        if not self._new_partitions:
-            return ()
-        new = frozenset(self._new_partitions)
+    async def _positions_of(
+        self, new: Collection[TopicPartition], timeout_ms: int
+    ) -> Mapping[TopicPartition, int] | None:
         try:
-            stable = await self._stable_offsets(new, timeout_s)
+            stable = await self._stable_offsets(new, timeout_ms / 1000)
         except KafkaTimeoutError:
             return None
-        positions = {**stable, **await self._start(new)}
-        if not new <= self._new_partitions:
-            return None  # there was a rebalance meanwhile
-        self.seek(positions)
-        self._new_partitions -= new
-        return positions.keys()
+        return {**stable, **await self.start(new)}
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._stable_offsets(partitions, _TIMEOUT_S)
@@ -207,16 +192,6 @@ class AiokafkaAdapter(NotingAdapter):
         response = await client.send(client.get_random_node(), MetadataRequest([], False))
         found: str | None = getattr(response, "cluster_id", None)
         return found
-
-    def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        assigned = self.assignment()
-        for partition, offset in positions.items():
-            if partition in assigned:
-                self._consumer.seek(Partition(*partition), offset)
-
-    @property
-    def group_id(self) -> str:
-        return str(self._consumer._group_id)  # noqa: SLF001
 
     def _membership(self) -> ConsumerGroupMetadata:
         return group_of(self._consumer)

@@ -44,7 +44,7 @@ HandlePoison = Callable[[Any, ConsumedRecord, Exception], object]
 """Blocking, or coroutine functions."""
 
 
-class RefusedError(Exception):
+class _RefusedError(Exception):
     """A dual write failed because of its records; `index` is the index of the bad record, None if unknown."""
 
     def __init__(self, error: Exception, index: int | None) -> None:
@@ -54,15 +54,18 @@ class RefusedError(Exception):
 
 
 class ConsumeSteps:
-    """Passes the records of one consumer to `handle`, in dual writes."""
+    """Passes the records of one consumer to `handle`, in dual writes.
+
+    Without `topics` the consumer is subscribed already.
+    """
 
     def __init__(
         self,
         writer: Any,
         consumer: ConsumerAdapter,
+        *,
         topics: Collection[str],
         handle: Handle,
-        *,
         offsets: OffsetPlace,
         poison: HandlePoison | None,
         max_records: int,
@@ -77,6 +80,7 @@ class ConsumeSteps:
         self._sleep = writer.backend.waiting.sleep
         self._logs = ConsumedLogs(consumer, WriterTopicIds(writer))
         self._batch_size = max_records
+        consumer.start = self._start
         self._subscribed = False
         self._is_ahead = False
         self._failures = 0
@@ -86,31 +90,37 @@ class ConsumeSteps:
     async def step(self, timeout_ms: int) -> int:
         """Poll once, for at most `timeout_ms`, write the records, and return their number."""
         try:
-            await self._get_ready()
+            records = await self.fetch(timeout_ms)
+            await self.write(records)
         except Exception as error:
-            if self._failures == 0 or not await self._pause_for_database(error):
-                raise
-            return 0
-        polled, membership = await self._consumer.poll(timeout_ms, self._max_records)
-        if not polled:
-            return 0
-        self._resume_at = first_offsets(polled)
-        self._membership = membership
-        try:
-            records = await self._check(polled)
-            await self._write(records)
-        except BaseException as error:
-            self._is_ahead = True
+            pass_on_signal(error)
             if self._offsets.lost_membership(error):
                 _log.info("another consumer now owns the partitions and reads these records again: %s", error)
                 return 0
             if await self._pause_for_database(error):
                 return 0
             raise
-        self._failures = 0
+        if records:
+            self._failures = 0
         return len(records)
 
-    async def _pause_for_database(self, error: BaseException) -> bool:
+    async def fetch(self, timeout_ms: int) -> list[ConsumedRecord]:
+        """Poll once, and return the records that may be written. Those that `write` did not write come again.
+
+        Raises ConsumedLogError.
+        """
+        await self._get_ready()
+        self._is_ahead = True  # an interrupted poll has perhaps left records out
+        polled, self._membership = await self._consumer.poll(timeout_ms, self._max_records)
+        self._resume_at = first_offsets(polled)
+        unknown = {each for each in self._resume_at if not self._logs.knows(each)}
+        if unknown:
+            self._logs.placed(await self._offsets.kept(self._consumer, unknown))
+        records = await self._logs.check(polled)
+        self._is_ahead = bool(records)
+        return records
+
+    async def _pause_for_database(self, error: Exception) -> bool:
         """Pause and return True if the step may succeed when repeated: after a database failure, for a short time."""
         if not is_transient(error) or self._failures == _MAX_FAILURES:
             self._failures = 0
@@ -130,14 +140,15 @@ class ConsumeSteps:
             return
         await self._recover()
         if not self._subscribed:
-            await self._consumer.subscribe(self._topics, self._start)
+            if self._topics:
+                await self._consumer.subscribe(self._topics)
             self._subscribed = True
         if self._is_ahead:
-            assigned = self._consumer.assignment()
+            assigned = await self._consumer.assignment()
             stored = await self._offsets.resume_positions(self._consumer, assigned)
-            stored = await self._logs.place(assigned, stored, self._offsets.stored_ids)
+            await self._logs.place(assigned, stored, self._offsets.stored_ids)
             positions = {**self._resume_at, **stored}
-            self._consumer.seek({each: positions[each] for each in assigned if each in positions})
+            await self._consumer.seek({each: positions[each] for each in assigned if each in positions})
             self._is_ahead = False
 
     async def _recover(self) -> None:
@@ -150,40 +161,40 @@ class ConsumeSteps:
         """Return where to resume newly assigned partitions (a `StartPositions`)."""
         self._logs.assigned(new)
         positions = await self._offsets.start(self._consumer, new)
-        return await self._logs.place(new, positions, self._offsets.stored_ids)
+        await self._logs.place(new, positions, self._offsets.stored_ids)
+        return positions
 
-    async def _check(self, polled: Sequence[ConsumedRecord]) -> list[ConsumedRecord]:
-        """Return the records that may be written. Raises ConsumedLogError."""
-        unknown = {each.topic_partition for each in polled if not self._logs.knows(each.topic_partition)}
-        if unknown:
-            self._logs.placed(await self._offsets.kept(self._consumer, unknown))
-        return await self._logs.check(polled)
-
-    async def _write(self, records: Sequence[ConsumedRecord]) -> None:
+    async def write(self, records: Sequence[ConsumedRecord]) -> None:
         """Write the records in as few dual writes as possible; a batch that fails because of its records is divided."""
-        batches = _batches(records, self._batch_size)
+        size = self._batch_size
+        batches = [records[start : start + size] for start in range(0, len(records), size)][::-1]
         while batches:
             batch = batches.pop()
             try:
                 await self._write_batch(batch, self._handle_all)
-            except RefusedError as refused:
+            except _RefusedError as refused:
                 if len(batch) == 1:
                     await self._set_aside(batch[0], refused.error)
                     continue
-                batches.extend(reversed(self._divide(batch, refused)))
+                batches.extend(reversed(self._divided(batch, refused)))
                 await self._recover()
             else:
                 count(Counted.CONSUMED, len(batch), outcome="written")
                 self._batch_size = min(self._max_records, self._batch_size + 1 + self._batch_size // 8)
+        self._is_ahead = False
 
-    def _divide(self, records: Sequence[ConsumedRecord], refused: RefusedError) -> list[Sequence[ConsumedRecord]]:
-        """Divide a refused batch; in smaller ones from now on, if it was too large."""
+    def _divided(self, records: Sequence[ConsumedRecord], refused: _RefusedError) -> list[Sequence[ConsumedRecord]]:
+        """Divide a refused batch around the refused record, or in halves; smaller ones follow if it was too large."""
+        index = refused.index
         if isinstance(refused.error, TransactionTooLargeError):
+            index = None
             self._batch_size = len(records) // 2
             _log.info("%d records are too many for one dual write; continuing with %d", len(records), self._batch_size)
-            return divided(records, None)
-        _log.warning("a batch of %d records was refused; splitting it: %s", len(records), refused.error)
-        return divided(records, refused.index)
+        else:
+            _log.warning("a batch of %d records was refused; splitting it: %s", len(records), refused.error)
+        half = len(records) // 2
+        start, end = (half, half) if index is None else (index, index + 1)
+        return [part for part in (records[:start], records[start:end], records[end:]) if part]
 
     async def _write_batch(
         self, records: Sequence[ConsumedRecord], handle: Callable[[Any, Iterable[ConsumedRecord]], object]
@@ -196,17 +207,16 @@ class ConsumeSteps:
                 await self._offsets.move(tx, self._membership, next_offsets, self._logs.topic_ids)
                 is_about_records = True
                 await settled(handle(tx, records))
-        except RefusedError:
+        except _RefusedError:
             raise
         except Exception as error:
             pass_on_signal(error)  # not caused by a record
             is_about_records &= isinstance(error, SQLAlchemyError | DualWriteError) and blames_records(error)
             if not is_about_records or await self._is_written(next_offsets):
                 raise
-            raise RefusedError(error, None) from error
+            raise _RefusedError(error, None) from error
         self._offsets.moved(next_offsets)
         self._logs.written(next_offsets)
-        self._resume_at.update(next_offsets)
 
     async def _is_written(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether the dual write was decided despite its error."""
@@ -215,7 +225,16 @@ class ConsumeSteps:
         return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())
 
     async def _handle_all(self, tx: DualWrite, records: Iterable[ConsumedRecord]) -> None:
-        await handle_each(self._handle, tx, records, self._membership.group_id)
+        for index, record in enumerate(records):
+            try:
+                with processing(record, self._membership.group_id):
+                    await settled(self._handle(tx, record))
+            except Exception as error:
+                pass_on_signal(error)  # not caused by a record
+                if not blames_records(error):
+                    raise
+                note_outcome(error, Outcome.ROLLED_BACK)  # _RefusedError leaves the block in its place
+                raise _RefusedError(error, index) from error
 
     async def _set_aside(self, record: ConsumedRecord, error: Exception) -> None:
         poison = self._poison
@@ -224,39 +243,10 @@ class ConsumeSteps:
         try:
             with processing(record, self._membership.group_id):
                 await self._write_batch([record], lambda tx, _: poison(tx, record, error))
-        except RefusedError as refused:
+        except _RefusedError as refused:
             raise refused.error from error
         count(Counted.CONSUMED, outcome="poison")
         _log.error("record %s was set aside", record, exc_info=error)
-
-
-async def handle_each(handle: Handle, tx: DualWrite, records: Iterable[ConsumedRecord], group_id: str) -> None:
-    """Pass records to the handler, in order. Raises RefusedError for the first one that is the cause of its failure."""
-    for index, record in enumerate(records):
-        try:
-            with processing(record, group_id):
-                await settled(handle(tx, record))
-        except Exception as error:
-            pass_on_signal(error)  # not caused by a record
-            if not blames_records(error):
-                raise
-            note_outcome(error, Outcome.ROLLED_BACK)  # RefusedError leaves the block in its place
-            raise RefusedError(error, index) from error
-
-
-def _batches(records: Sequence[ConsumedRecord], size: int) -> list[Sequence[ConsumedRecord]]:
-    """Divide the records into batches of at most `size`, and return them in reverse order."""
-    return [records[start : start + size] for start in range(0, len(records), size)][::-1]
-
-
-def divided(records: Sequence[ConsumedRecord], index: int | None) -> list[Sequence[ConsumedRecord]]:
-    """Divide a refused batch: around the refused record, if known, otherwise in halves."""
-    half = len(records) // 2
-    if index is None:
-        parts = [records[:half], records[half:]]
-    else:
-        parts = [records[:index], records[index : index + 1], records[index + 1 :]]
-    return [part for part in parts if part]
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
