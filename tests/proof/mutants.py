@@ -81,7 +81,7 @@ def _in(
 
 
 def _producers(tier: int, ends: str) -> ProducerSpace:
-    """Return a space of producers without a lock; `ends` as for `python -m tests.proof.producers`."""
+    """Return a space of producers without a lock; `ends` like "abort,abort/commit": how those of each process end."""
     return ProducerSpace(tier, tuple(tuple(process.split(",")) for process in ends.split("/")))
 
 

@@ -2,14 +2,10 @@
 
 Each process takes the id over with `init_transactions(keep_prepared_txn=True)` and `complete_transaction()`, then ends
 transactions with one record each, by commit or by abort. No lock keeps the processes apart: only fencing does.
-
-    python -m tests.proof.producers --tier 3 --ends abort,abort/commit
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -124,26 +120,3 @@ class ProducerSpace(NamedTuple):
             return Explorer(rules, self.budget).search(most_states)
         finally:
             rules.close()
-
-
-def main() -> None:
-    """Search with the given arguments, and print the findings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tier", type=int, default=3)
-    parser.add_argument("--ends", default="abort,abort/commit", help="how the transactions of each process end")
-    parser.add_argument("--faults", default="")
-    parser.add_argument("--states", type=int, default=None)
-    given = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    budget = Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)})
-    ends = tuple(tuple(process.split(",")) for process in given.ends.split("/"))
-    found = ProducerSpace(given.tier, ends, budget).search(given.states)
-    print(
-        f"{PROFILES[given.tier].name}, {given.ends}: {found.states} states, depth {found.depth}, {found.at_rest} rest"
-    )
-    if found.wrong is not None:
-        print(found.story)
-
-
-if __name__ == "__main__":
-    main()

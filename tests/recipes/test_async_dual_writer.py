@@ -13,7 +13,6 @@ import pytest
 import sqlalchemy as sa
 import uvloop
 from sqlalchemy.ext.asyncio import (
-    AsyncEngine,
     AsyncSession,
     create_async_engine,
 )
@@ -29,7 +28,8 @@ from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, Asyn
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.matrix import check_a_commit_that_is_lost_with_the_database
 from tests.crash.scenario import OrdinaryError, event_texts
-from tests.support.databases import PostgresDatabase, SqliteDatabase, events
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase, SqliteDatabase, events, waits_for_a_lock
 from tests.support.topics import read_topic
 
 
@@ -239,7 +239,7 @@ async def test_a_wait_for_the_row_is_cancelled_at_once(awaited: AwaitedScenario,
     async with awaited.engine.begin() as other:
         await other.execute(sa.text("SELECT * FROM kafka_transaction_state FOR UPDATE"))
         task = asyncio.create_task(write(writer, awaited, 1))
-        await waits_for_a_lock(awaited.engine)
+        await asyncio.to_thread(until, lambda: waits_for_a_lock(awaited.database))
         task.cancel()
         async with asyncio.timeout(5):
             await asyncio.wait([task])
@@ -252,13 +252,6 @@ async def write(writer: AsyncDualWriter, awaited: AwaitedScenario, number: int) 
     async with writer.transaction() as tx:
         await put(tx, awaited, number)
     awaited.expected.append(str(number))
-
-
-async def waits_for_a_lock(engine: AsyncEngine) -> None:
-    waiting = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    async with asyncio.timeout(60), engine.connect() as connection:
-        while not await connection.scalar(waiting):
-            await connection.rollback()
 
 
 def test_a_second_loop_is_refused_once_and_has_a_producer_of_its_own_then(

@@ -33,15 +33,12 @@ from tests.recipes.away import AWAY, kafka_away
 from tests.recipes.outboxes import in_order, outbox_pool, pool_prefix, scenario, scenario_of, settings_for, waiting
 from tests.recipes.pools import QUIET_LEASE_MS, isolated_source, put, write
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase
+from tests.support.databases import PostgresDatabase, waits_for_a_lock
 
 __all__ = ["scenario"]  # a fixture
 
 PATIENT: dict[str, Any] = {"unreachable_timeout_ms": None}
 """A pool that never finds Kafka away, because it waits for it."""
-
-_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
-
 
 _STATE = "SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"
 _MANIFEST = "SELECT manifest FROM kafka_transaction_state WHERE transactional_id = :id"
@@ -60,11 +57,6 @@ def is_diverted(scenario: PsycopgScenario) -> bool:
     query = sa.text("SELECT stored_at_ms FROM kafka_transaction_outbox WHERE transactional_id = :id AND seq = 0")
     with scenario.database.aside.connect() as connection:
         return bool(connection.scalar(query, {"id": diversion_of(pool_prefix(scenario))}))
-
-
-def some_wait_for_a_lock(scenario: PsycopgScenario) -> bool:
-    with scenario.database.aside.connect() as connection:
-        return bool(connection.scalar(sa.text(_WAITS)))
 
 
 @contextmanager
@@ -117,7 +109,7 @@ def test_a_block_that_waited_for_the_row_of_a_stored_one_follows_it(
                 tx.connection.execute("UPDATE events SET body = body WHERE id = 1")
                 put(tx, scenario, 3)
                 last = threads.submit(change_last)
-                until(lambda: some_wait_for_a_lock(scenario))
+                until(lambda: waits_for_a_lock(scenario.database))
                 pause.is_armed = True
             assert tx.outcome is Outcome.STORED
             assert last.result() is Outcome.STORED
@@ -132,7 +124,7 @@ def test_the_diversion_does_not_end_while_a_block_adds_its_records(
 
     def come_back() -> None:
         emulator.start_node(0)
-        until(lambda: some_wait_for_a_lock(scenario))
+        until(lambda: waits_for_a_lock(scenario.database))
 
     pause = InMainThread(PausePoint.BEFORE_DATABASE_COMMIT, come_back)
     with pool_of(scenario, pause=pause) as pool:

@@ -15,6 +15,7 @@ from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import in_order, outbox_pool, scenario, settings_for
 from tests.recipes.pools import QUIET_LEASE_MS
 from tests.support.conditions import until
+from tests.support.databases import waits_for_a_lock
 
 __all__ = ["scenario"]  # a fixture
 
@@ -26,7 +27,6 @@ _TABLES = """
     CREATE CONSTRAINT TRIGGER change_sum AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION change_sum()
 """
-_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
 
 
 def ask(scenario: PsycopgScenario, sql: str) -> Any:
@@ -59,7 +59,7 @@ def test_a_row_that_a_trigger_changes_at_commit(
         with pool.transaction() as tx:
             tx.connection.execute("UPDATE sums SET changes = changes || '2'")
             first = threads.submit(write_first)
-            until(lambda: bool(ask(scenario, _WAITS)))
+            until(lambda: waits_for_a_lock(scenario.database))
             tx.send(scenario.topic, key="k", value="2")
         first.result(60)
     if isinstance(delivery, Outbox):

@@ -38,7 +38,7 @@ from tests.recipes.outboxes import (
 )
 from tests.recipes.pools import put, write
 from tests.support.conditions import until
-from tests.support.databases import event_bodies
+from tests.support.databases import event_bodies, waits_for_a_lock
 from tests.support.narrowing import current
 
 __all__ = ["forgetful", "scenario"]  # fixtures
@@ -394,12 +394,6 @@ class SlowCommit:
         self._holder.close()
 
 
-_WAITS_FOR_ROW: Final = (
-    "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
-    " AND query LIKE '%kafka_transaction_state%'"
-)
-
-
 @contextmanager
 def locked_row(scenario: PsycopgScenario) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(conninfo_of(scenario.database.url)) as connection:
@@ -426,7 +420,7 @@ def test_the_row_is_locked_for_a_while(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, QUIET) as pool:
         write(pool, scenario, 1)
         with locked_row(scenario) as locked, in_thread(lambda: lost(pool, scenario, 2)) as ended:
-            until(lambda: bool(execute(scenario, _WAITS_FOR_ROW)))
+            until(lambda: waits_for_a_lock(scenario.database, "kafka_transaction_state"))
             assert not ended.done()
             locked.rollback()
             assert ended.result(60) is Outcome.STORED
@@ -595,7 +589,7 @@ def test_what_was_committed_while_it_waited_for_the_row_is_seen(scenario: Psycop
                 return len(found[1])
 
             found = threads.submit(lambda: blocking.run(seen()))
-            until(lambda: bool(execute(scenario, _WAITS_FOR_ROW)))
+            until(lambda: waits_for_a_lock(scenario.database, "kafka_transaction_state"))
             write(pool, scenario, 2)
             locked.rollback()
             assert found.result(60) == 2

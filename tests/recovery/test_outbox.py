@@ -24,7 +24,7 @@ from tests.producer.tiers import TIERS
 from tests.recipes.pools import AnyPool, make_pool, prefix_of, write
 from tests.recovery.world import service
 from tests.support.conditions import until
-from tests.support.databases import Database, event_bodies, state_row, unique
+from tests.support.databases import Database, event_bodies, state_row, unique, waits_for_a_lock
 from tests.support.topics import read_topic
 
 
@@ -176,7 +176,7 @@ def test_a_block_is_taken_out_while_a_publisher_with_an_older_snapshot_waits(dat
 
             def let_publisher_wait(_: TakenOut) -> None:
                 recovering.append(threads.submit(pool.recover))
-                until(lambda: bool(waits_for_lock(database)))
+                until(lambda: waits_for_a_lock(database))
 
             taken = take_out(database.aside, outbox_of(scenario), seq, apply=True, keep=let_publisher_wait)
             assert taken.changed
@@ -189,12 +189,6 @@ def test_a_block_is_taken_out_while_a_publisher_with_an_older_snapshot_waits(dat
 def needs_postgres(database: Database, why: str) -> None:
     if database.url.get_backend_name() != "postgresql":
         pytest.skip(why)
-
-
-def waits_for_lock(database: Database) -> int:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with database.aside.connect() as connection:
-        return int(connection.scalar(sa.text(query)) or 0)
 
 
 def test_a_copy_of_a_database_publishes_nothing_that_waits_in_the_original(scenario: Scenario) -> None:

@@ -75,6 +75,15 @@ def state_row(database: Database, transactional_id: str) -> str | None:
         return state
 
 
+def waits_for_a_lock(database: Database, query: str = "") -> bool:
+    """Return whether a statement with `query` in it waits for a lock in this database, a Postgres."""
+    waits = "usename = current_user AND wait_event_type = 'Lock' AND position(:query IN query) > 0"
+    with database.aside.connect() as connection:
+        return bool(
+            connection.scalar(sa.text(f"SELECT count(*) FROM pg_stat_activity WHERE {waits}"), {"query": query})
+        )
+
+
 class _BehindProxy:
     """A real server, reached through a proxy."""
 
