@@ -71,8 +71,9 @@ class Site:
         middlewares: Sequence[Any] = (),
         poison: AsyncPoisonHandler | None = None,
         foreign: AckPolicy | None = None,
+        times: int = 1,
     ) -> AsyncIterator[Any]:
-        """Consume with a FastStream broker of its own; `before` is called by the subscriber before `take`.
+        """Consume with a FastStream broker of its own, whose subscriber calls `before`, then `take` so many times.
 
         `foreign`: the policy of a subscriber that the application has made by itself.
         """
@@ -91,11 +92,15 @@ class Site:
             async def on_message(message: Any) -> None:
                 if before is not None:
                     await before(message)
-                try:
-                    await billing.take(message)
-                except Exception as error:
-                    self.raised.append(error)
-                    raise
+                failed: Exception | None = None
+                for _ in range(times):
+                    try:
+                        await billing.take(message)
+                    except Exception as error:
+                        self.raised.append(error)
+                        failed = error
+                if failed is not None:
+                    raise failed
 
             on_message.__annotations__["message"] = of_library.KafkaMessage
             if foreign is None:
@@ -227,6 +232,21 @@ def test_records_from_the_one_that_fails_on_are_delivered_again(either: Site) ->
 
     either.consume(lambda: either.bodies() == values, handle=handle)
     assert list(map(str, either.raised)) == (["once"] if either.batch else ["twice", "once"])
+    assert_written_once(either, values)
+
+
+def test_a_message_is_taken_once(either: Site) -> None:
+    """When it failed, it comes again; when it is written, taking it again does nothing."""
+    values = send_five(either)
+    failures = [ValueError("once")]
+
+    async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+        await write_and_send(tx, record)
+        if record.value == b"0" and failures:
+            raise failures.pop()
+
+    either.consume(lambda: either.bodies() == values, handle=handle, times=2)
+    assert list(map(type, either.raised)) == ([] if either.batch else [ValueError, ConfigError])
     assert_written_once(either, values)
 
 

@@ -16,11 +16,10 @@ import logging
 import sys
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
-from dualwrite.admin import AsyncTransactionAdmin, TopicIds
+from dualwrite.admin import AsyncTransactionAdmin
 from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
@@ -238,16 +237,6 @@ _SETTINGS: Final = frozenset(field.name for field in fields(AdminConfig))
 _TIMEOUT_MS: Final = 30_000
 
 
-async def _block(request: Future[TopicIds]) -> TopicIds:
-    """Wait in this thread."""
-    return request.result()
-
-
-async def _await(request: Future[TopicIds]) -> TopicIds:
-    """Wait in the event loop."""
-    return await asyncio.wrap_future(request)
-
-
 class WriterTopicIds:
     """Looks up the ids that topics have now, over connections with the writer's settings, in the I/O thread.
 
@@ -256,7 +245,7 @@ class WriterTopicIds:
 
     def __init__(self, writer: Any) -> None:
         self._settings = {name: value for name, value in writer.producer_settings.items() if name in _SETTINGS}
-        self._wait = _await if writer.backend.waiting is TASKS else _block
+        self._is_awaited = writer.backend.waiting is TASKS
         self._io: IoThread | None = None
         self._admin: AsyncTransactionAdmin
         self._is_same_cluster: bool | None = None
@@ -269,8 +258,8 @@ class WriterTopicIds:
             self._admin = AsyncTransactionAdmin(**self._settings)
             self._io = shared_io_thread()
             weakref.finalize(self, _close_soon, self._admin, self._io, this_process.generation).atexit = False
-        request = self._admin.describe_topic_ids(topics, timeout_ms=_TIMEOUT_MS)
-        found = await self._wait(self._io.start(request))
+        asked = self._io.start(self._admin.describe_topic_ids(topics, timeout_ms=_TIMEOUT_MS))
+        found = await asyncio.wrap_future(asked) if self._is_awaited else asked.result()
         if self._is_same_cluster is None:
             clusters = found.cluster_id, await consumer.cluster_id()
             self._is_same_cluster = clusters[0] == clusters[1] if None not in clusters else None  # not known yet

@@ -191,11 +191,8 @@ class OffsetsInDatabase:
         """Note that the dual write with these offsets is committed."""
         self._expected.update(next_offsets)
 
-    async def resume_positions(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Read the current positions of the partitions, after a dual write that failed or whose outcome is unknown."""
-        return await self.start(consumer, partitions)
+    resume_positions = start
+    """Called after a dual write that failed or whose outcome is unknown."""
 
     def lost_membership(self, error: BaseException) -> bool:
         """Return whether `error` means that another consumer has the partitions."""
@@ -268,10 +265,7 @@ class OffsetsInTransaction:
     def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
         """Do nothing: Kafka has the offsets."""
 
-    async def resume_positions(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        return await consumer.committed(partitions)
+    resume_positions = kept
 
     def lost_membership(self, error: BaseException) -> bool:
         refused = isinstance(error, AbortableError) and error.error_code in _LOST_MEMBERSHIP

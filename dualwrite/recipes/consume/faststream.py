@@ -104,13 +104,12 @@ class ExactlyOnce:
         """
         from faststream import AckPolicy
 
-        is_confluent = type(broker).__module__.startswith("faststream.confluent")
         own = {
             "group_id": self.group_id,
             "ack_policy": AckPolicy.MANUAL,
             "parser": _parsed,
             "decoder": _body_of,
-            **(self._hooks_of_confluent() if is_confluent else self._hooks_of_aiokafka()),
+            **self._hooks(is_confluent=type(broker).__module__.startswith("faststream.confluent")),
         }
         taken = {*own, "max_workers", "partitions"} & settings.keys()
         if taken or self._subscriber is not None:
@@ -127,17 +126,18 @@ class ExactlyOnce:
         made: Callable[[Callable[..., Any]], Any] = self._subscriber
         return made
 
-    def _hooks_of_aiokafka(self) -> dict[str, Any]:
-        from aiokafka import ConsumerRebalanceListener
+    def _hooks(self, *, is_confluent: bool) -> dict[str, Any]:
+        """Return the settings by which FastStream's consumer tells its adapter of partitions."""
+        if not is_confluent:
+            from aiokafka import ConsumerRebalanceListener
 
-        return {"listener": listener(ConsumerRebalanceListener, self._new_partitions)}
+            return {"listener": listener(ConsumerRebalanceListener, self._new_partitions)}
 
-    def _hooks_of_confluent(self) -> dict[str, Any]:
-        def assigned(consumer: Any, partitions: list[Any]) -> None:
-            self._adapter.on_assign(consumer, partitions)
+        def assigned(*given: Any) -> None:
+            self._adapter.on_assign(*given)
 
-        def revoked(consumer: Any, partitions: list[Any]) -> None:
-            self._adapter.on_revoke(consumer, partitions)
+        def revoked(*given: Any) -> None:
+            self._adapter.on_revoke(*given)
 
         return {"on_assign": assigned, "on_revoke": revoked, "on_lost": revoked}
 
