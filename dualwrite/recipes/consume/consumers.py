@@ -125,6 +125,7 @@ class NotingAdapter:
             )
         self._consumer = consumer
         self._new_partitions: set[TopicPartition] = set()
+        self._placed: set[TopicPartition] = set()
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found: Mapping[Any, list[Any]] = {}
@@ -154,14 +155,17 @@ class NotingAdapter:
 
         After None or an error, the next poll tries again.
         """
-        new = frozenset(self._new_partitions)
+        assigned = await self.assignment()
+        # records may arrive before the listener is called
+        new = {each for each in assigned if each in self._new_partitions or each not in self._placed}
         if not new:
             return ()
         positions = await self._positions_of(new, timeout_ms)
-        if positions is None or not new <= self._new_partitions:  # there was a rebalance meanwhile
+        if positions is None or not new <= await self.assignment():  # there was a rebalance meanwhile
             return None
         await self.seek(positions)
         self._new_partitions -= new
+        self._placed = new | (self._placed & assigned)
         return positions.keys()
 
     async def _positions_of(
