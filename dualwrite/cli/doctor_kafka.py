@@ -42,12 +42,7 @@ def tier_of(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> Tier 
     init = features.api_versions.get(Api.INIT_PRODUCER_ID, (0, -1))[1]
     if init < _LEAST_INIT_VERSION or Api.DESCRIBE_TRANSACTIONS not in features.api_versions:
         return None
-    return Tier.BOUNDED_V1 if transaction_version(features) < _NEWEST_TRANSACTION_VERSION else _TIERS[two_phase_commit]
-
-
-def transaction_version(features: BrokerFeatures) -> int:
-    """Return the transaction.version that the cluster has finalised, as this broker knows it."""
-    return features.finalized_features.get(_FEATURE, (0, 0))[1]
+    return Tier.BOUNDED_V1 if features.transaction_version < _NEWEST_TRANSACTION_VERSION else _TIERS[two_phase_commit]
 
 
 def cluster_checks(
@@ -91,7 +86,7 @@ def _broker_checks(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -
 
 
 def _version_check(where: str, features: BrokerFeatures) -> Check:
-    level = transaction_version(features)
+    level = features.transaction_version
     if level >= _NEWEST_TRANSACTION_VERSION:
         return Check(where, _FEATURE, str(level))
     if features.supported_features.get(_FEATURE, (0, 0))[1] >= _NEWEST_TRANSACTION_VERSION:

@@ -176,3 +176,8 @@ class BrokerFeatures:
     supported_features: Mapping[str, tuple[int, int]]
     finalized_features: Mapping[str, tuple[int, int]]
     finalized_features_epoch: int
+
+    @property
+    def transaction_version(self) -> int:
+        """The `transaction.version` that the cluster has finalised, as this broker knows it; 0 if it knows none."""
+        return self.finalized_features.get("transaction.version", (0, 0))[1]

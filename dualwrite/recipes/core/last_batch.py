@@ -37,8 +37,8 @@ async def kept(database: DatabaseTransaction, transactional_id: str, row: Prepar
 
     Raises StateRowError if their rows are gone, or cannot be read.
     """
-    contents, partitions = await database.stored_blocks(transactional_id).last_batch(transactional_id, row)
     try:
+        contents, partitions = await database.stored_blocks(transactional_id).last_batch(transactional_id, row)
         records = [record for content in contents for record in decode(content).records]
         if len(records) != len(partitions):
             raise ValueError(f"it has {len(records)} records, and partitions of {len(partitions)}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription, TwoPhaseCommit
+from dualwrite.admin import TransactionAdmin, TransactionDescription, TwoPhaseCommit
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
@@ -32,17 +32,12 @@ class Cluster(NamedTuple):
 
 def cluster_of(admin: TransactionAdmin, *, timeout_ms: int | None = None) -> Cluster:
     """Ask which cluster answers."""
+    features = admin.describe_features().values()
     return Cluster(
         admin.describe_cluster(timeout_ms=timeout_ms).cluster_id or "",
-        _transaction_version(admin.describe_features()),
+        max(features, key=lambda each: each.finalized_features_epoch).transaction_version,
         lambda kafka_id: TwoPhaseCommit.KEEPS_PREPARED in admin.describe_two_phase_commit(kafka_id).values(),
     )
-
-
-def _transaction_version(features: Mapping[int, BrokerFeatures]) -> int:
-    """Return the cluster's `transaction.version`, from the broker with the latest finalized features."""
-    newest = max(features.values(), key=lambda each: each.finalized_features_epoch)
-    return newest.finalized_features.get("transaction.version", (0, 0))[1]
 
 
 class Decision(Enum):
