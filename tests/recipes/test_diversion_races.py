@@ -109,7 +109,7 @@ def test_a_block_that_waited_for_the_row_of_a_stored_one_follows_it(
                 tx.connection.execute("UPDATE events SET body = body WHERE id = 1")
                 put(tx, scenario, 3)
                 last = threads.submit(change_last)
-                until(lambda: waits_for_a_lock(scenario.database))
+                until(lambda: waits_for_a_lock(scenario.database, "UPDATE events"))
                 pause.is_armed = True
             assert tx.outcome is Outcome.STORED
             assert last.result() is Outcome.STORED

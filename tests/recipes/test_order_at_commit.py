@@ -59,7 +59,7 @@ def test_a_row_that_a_trigger_changes_at_commit(
         with pool.transaction() as tx:
             tx.connection.execute("UPDATE sums SET changes = changes || '2'")
             first = threads.submit(write_first)
-            until(lambda: waits_for_a_lock(scenario.database))
+            until(lambda: waits_for_a_lock(scenario.database, "SET CONSTRAINTS" if is_immediate else "COMMIT"))
             tx.send(scenario.topic, key="k", value="2")
         first.result(60)
     if isinstance(delivery, Outbox):
