@@ -51,6 +51,7 @@ class _Link:
         with suppress(OSError):
             while data := self._server.recv(_CHUNK_BYTES):
                 if self._swallowing.is_set():
+                    self._client.sendall(self._proxy.instead)
                     break
                 self._client.sendall(data)
         self.cut()
@@ -73,6 +74,7 @@ class NetworkProxy:
 
     def __init__(self, target: tuple[str, int] | Path) -> None:
         self._target = target
+        self.instead = b""
         self._links: set[_Link] = set()
         self._refusing = False
         self._trap: tuple[Callable[[bytes], bool], _Action] | None = None
@@ -109,8 +111,12 @@ class NetworkProxy:
         """Relay new connections again, after `refuse`."""
         self._refusing = False
 
-    def swallow_answer_to(self, matcher: Callable[[bytes], bool]) -> None:
-        """Deliver the next bytes from a client that `matcher` accepts, but cut the connection before the response."""
+    def swallow_answer_to(self, matcher: Callable[[bytes], bool], *, instead: bytes = b"") -> None:
+        """Deliver the next bytes from a client that `matcher` accepts, but cut the connection before the response.
+
+        The client gets the bytes `instead` of it, such as the last words of a pooler.
+        """
+        self.instead = instead
         self._trap = (matcher, _Action.SWALLOW_RESPONSE)
 
     def cut_at(self, matcher: Callable[[bytes], bool]) -> None:

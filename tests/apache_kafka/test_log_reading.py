@@ -42,6 +42,7 @@ class World(LogWorld):
 
     def abort_by_timeout(self) -> None:
         self.cluster.wait_for_state(self.id_of("tid"), "CompleteAbort")
+        self._timeout = {}
 
 
 @pytest.fixture

@@ -33,10 +33,12 @@ UNDER_THE_LOCK = pytest.mark.parametrize(
     ("scenario", "has_written", "point"),
     [
         *((scenario, False, point) for scenario in ("postgres", "psycopg") for point in POINTS_UNDER_THE_LOCK),
+        *((scenario, False, PausePoint.BEFORE_DATABASE_COMMIT) for scenario in ("sqlite", "asyncpg")),
         *(
             pytest.param(scenario, False, point, marks=pytest.mark.proof)
             for scenario in ("sqlite", "asyncpg")
             for point in POINTS_UNDER_THE_LOCK
+            if point is not PausePoint.BEFORE_DATABASE_COMMIT
         ),
         *(("psycopg", True, point) for point in POINTS_AFTER_LOCK),  # it is ready, and sends other statements
     ],

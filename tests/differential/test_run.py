@@ -37,6 +37,12 @@ def options(sequences: int, shrink: int = 1) -> argparse.Namespace:
     return argparse.Namespace(seed=7, first=0, sequences=sequences, seconds=0, workers=2, shrink=shrink)
 
 
+def test_a_run_without_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    with two() as addresses:
+        assert play(options(8), addresses, lambda: None) == 0
+    assert "seed 7: 8 sequences in" in capsys.readouterr().out
+
+
 def test_a_run_goes_on_after_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     with two(replace(CONFIG, transaction_max_timeout_ms=1_000)) as addresses:
         assert play(options(12), addresses, lambda: None) == 1

@@ -290,8 +290,8 @@ def _lives(service: Service, logs: Surroundings, instance: int, deaths: Iterator
         assert was_asked or process.exitcode == -signal.SIGKILL, (
             f"the service ended by itself: {process.exitcode}; {logs.end_of(life)}"
         )
-        point = logs.end_of(life).rpartition(death.signal.name)[2].split()[0]
-        yield f"{death.signal.name} {point}"
+        before, _, behind = logs.end_of(life).rpartition(death.signal.name)
+        yield f"{death.signal.name} {behind.split()[0] if before else 'at no point'}"
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 def cases(table: dict[str, list[int]]) -> pytest.MarkDecorator:
     rows = [
-        on_profile(profile, api, code, id=f"-{api}-{code}")
+        pytest.param(profile, api, code, id=f"{profile.value}-{api}-{code}")
         for profile in PROFILES
         for api, codes in table.items()
         for code in codes

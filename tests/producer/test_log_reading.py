@@ -91,14 +91,14 @@ def brief_absence(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=on(*Tier))
 def broker(request: pytest.FixtureRequest, brief_absence: None) -> Iterator[World]:
     face, tier = request.param
-    with world_of(TIERS[tier], face) as made:
+    with world_of(TIERS[tier], face, nodes=3 if face == "async" else 1) as made:
         yield made
 
 
 @pytest.fixture(params=on(*BOUNDED))
 def bounded(request: pytest.FixtureRequest) -> Iterator[World]:
     face, tier = request.param
-    with world_of(TIERS[tier], face) as made:
+    with world_of(TIERS[tier], face, nodes=3 if face == "async" else 1) as made:
         yield made
 
 

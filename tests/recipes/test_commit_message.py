@@ -355,6 +355,31 @@ def test_a_connection_with_the_statements_of_another_client(
     assert_rolled_back(scenario, writer, write)
 
 
+def test_a_pooler_that_loses_the_server_after_commit(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    """It reports that in place of the first response, from which nothing follows about the rest."""
+    fields = b"SFATAL\0VFATAL\0C08P01\0Mserver conn crashed?\0\0"
+    proxy: NetworkProxy = scenario.database.proxy  # type: ignore[attr-defined]
+
+    def hook(connection: sa.Connection) -> None:
+        last_words = b"E" + (4 + len(fields)).to_bytes(4) + fields
+        proxy.swallow_answer_to(lambda request: b"COMMIT" in request, instead=last_words)
+
+    write(hook)
+    assert write.outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree("2")
+
+
+def test_statements_that_psycopg_is_still_to_deallocate(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    """Its pipelines leave that to the next statement behind them."""
+
+    def hook(connection: sa.Connection) -> None:
+        with driver_of(connection).pipeline():
+            driver_of(connection).execute("DROP TABLE IF EXISTS not_there")
+
+    write(hook)
+    scenario.assert_both_sides_agree("2")
+
+
 def test_a_conflict_that_is_found_in_commit(scenario: Scenario, writer: DualWriter) -> None:
     """Write skew: SERIALIZABLE refuses the last commit."""
     serializable = scenario.database.engine.execution_options(isolation_level="SERIALIZABLE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -208,3 +209,51 @@ def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Dat
     with pytest.raises(PartitionTakenOverError, match="expected at 1"), writer.transaction() as tx:
         blocking.run(slow.move(tx, GROUP, {partition: 9}, {}))
     site.close()
+
+
+def test_an_interruption_is_no_trouble_of_the_database(site: Site) -> None:
+    """The handler of a signal may raise what a network raises too."""
+    site.fill("a", "b")
+    interruptions = [signal.SIGUSR1]
+
+    def interrupt(*_: Any) -> None:
+        raise TimeoutError("enough")
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        if interruptions:
+            signal.raise_signal(interruptions.pop())
+        copy(tx, record)
+
+    pipeline = site.pipeline(handle)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(TimeoutError, match="enough"):
+            carry(pipeline, 2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    carry(pipeline, 2)
+    site.assert_carried("a", "b")
+
+
+def test_a_record_that_the_database_refuses_at_commit_is_set_aside(site: Site) -> None:
+    """By a deferred constraint, in a block that sends no record: its error does not say whether it was committed."""
+    engine = site.database.engine
+    sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
+    engine.dispose()
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+        connection.exec_driver_sql(
+            "CREATE TABLE children (of INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED)"
+        )
+    site.fill("a", "b", "c")
+    aside: list[bytes | None] = []
+
+    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
+        assert record.value is not None
+        insert(tx, record.value.decode())
+        if record.value == b"b":
+            tx.connection.exec_driver_sql("INSERT INTO children VALUES (1)")
+
+    carry(site.pipeline(handle, poison=lambda tx, record, error: aside.append(record.value)), 3)
+    assert aside == [b"b"]
+    assert sorted(event_bodies(site.database)) == ["a", "c"]

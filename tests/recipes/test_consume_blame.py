@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,30 +86,6 @@ def test_trouble_that_stays_is_raised(site: Site) -> None:
         until(lambda: pipeline.step(10_000) > 0)
     assert asked == 6
     site.assert_carried()
-
-
-def test_an_interruption_is_no_trouble_of_the_database(site: Site) -> None:
-    """The handler of a signal may raise what a network raises too."""
-    site.fill(*VALUES)
-    interruptions = [signal.SIGUSR1]
-
-    def interrupt(*_: Any) -> None:
-        raise TimeoutError("enough")
-
-    def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
-        if interruptions:
-            signal.raise_signal(interruptions.pop())
-        copy(tx, record)
-
-    pipeline = site.pipeline(handle, poison=unexpected)
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with pytest.raises(TimeoutError, match="enough"):
-            carry(pipeline, len(VALUES))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    carry(pipeline, len(VALUES))
-    site.assert_carried(*VALUES)
 
 
 def test_a_lock_of_another_is_waited_for(site: Site) -> None:

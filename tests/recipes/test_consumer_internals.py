@@ -47,6 +47,27 @@ def test_aiokafka_shows_its_settings_and_connections(emulator: Emulator) -> None
     asyncio.run(asyncio.wait_for(use(), 30))
 
 
+def test_aiokafka_has_another_assignment_after_each_rebalance(emulator: Emulator) -> None:
+    """Also of partitions that it keeps, and then starts at the offsets of the group."""
+    emulator.create_topic("in", 1)
+
+    async def use() -> None:
+        async with aiokafka_consumer(emulator.bootstrap_servers, "movers") as consumer:
+            adapter = AiokafkaAdapter(consumer)
+            assert adapter._current_assignment() is None
+            consumer.subscribe(["in"])
+            await wait_for_change(adapter, None)
+            first = adapter._current_assignment()
+            async with aiokafka_consumer(emulator.bootstrap_servers, "movers") as other:
+                other.subscribe(["in"])
+                await wait_for_change(adapter, first)
+
+    async def wait_for_change(adapter: AiokafkaAdapter, before: object) -> None:
+        await asyncio.to_thread(until, lambda: adapter._current_assignment() is not before)
+
+    asyncio.run(use())
+
+
 class ClosedLate(confluent_kafka.Consumer):
     """A consumer that hears of its first assignment while it is being closed, and has left its group by then."""
 

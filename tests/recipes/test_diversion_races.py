@@ -124,7 +124,7 @@ def test_the_diversion_does_not_end_while_a_block_adds_its_records(
 
     def come_back() -> None:
         emulator.start_node(0)
-        until(lambda: waits_for_a_lock(scenario.database))
+        until(lambda: waits_for_a_lock(scenario.database, "kafka_transaction_outbox"))
 
     pause = InMainThread(PausePoint.BEFORE_DATABASE_COMMIT, come_back)
     with pool_of(scenario, pause=pause) as pool:

@@ -176,7 +176,7 @@ def test_a_block_is_taken_out_while_a_publisher_with_an_older_snapshot_waits(dat
 
             def let_publisher_wait(_: TakenOut) -> None:
                 recovering.append(threads.submit(pool.recover))
-                until(lambda: waits_for_a_lock(database))
+                until(lambda: waits_for_a_lock(database, "kafka_transaction_state"))
 
             taken = take_out(database.aside, outbox_of(scenario), seq, apply=True, keep=let_publisher_wait)
             assert taken.changed

@@ -1,6 +1,6 @@
-"""The members of psycopg that `dualwrite/recipes/psycopg/driver.py` changes or reads still mean the same.
+"""The members of psycopg that `driver.py` and `commit_message.py` change or read still mean the same.
 
-A failure says that psycopg has changed: read the member's replacement, and adapt `driver.py`.
+A failure says that psycopg has changed: read the member's replacement, and adapt them.
 """
 
 from __future__ import annotations

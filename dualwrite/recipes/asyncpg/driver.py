@@ -229,8 +229,8 @@ class AsyncpgCommitMessage(CommitMessage):
     """A message that takes the place of the COMMIT of asyncpg's own `Transaction.commit()` inside a `with`.
 
     asyncpg sends a cancel request when a wait is cancelled or takes too long, and that may end the wait of COMMIT for a
-    synchronous standby (`psycopg/driver.py` says why it must not). So a cancellation drops the connection instead, and
-    there is no time limit.
+    synchronous standby (`psycopg/commit_message.py` says why it must not). So a cancellation drops the connection
+    instead, and there is no time limit.
     """
 
     _in_front: _InsteadOfCommit | None = None

@@ -128,6 +128,10 @@ class AiokafkaAdapter(NotingAdapter):
         if new_partitions is not None:
             self._new_partitions = new_partitions
 
+    def _current_assignment(self) -> object:
+        subscription = self._consumer._subscription.subscription  # noqa: SLF001
+        return None if subscription is None else subscription.assignment
+
     async def subscribe(self, topics: Collection[str]) -> None:
         noting = listener(ConsumerRebalanceListener, self._new_partitions)
         self._consumer.subscribe(list(topics), listener=noting)

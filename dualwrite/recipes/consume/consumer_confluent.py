@@ -154,14 +154,17 @@ class ConfluentAdapter:
             await self._call(self._seek, positions)
 
     def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        assigned = _named(self._consumer.assignment())  # to assign another one would take it from its owner
+        positions = {each: offset for each, offset in positions.items() if each in assigned}
+        if not positions:
+            return
         self._assigned_at.update(positions)
         given = [self._library.TopicPartition(*partition, offset) for partition, offset in positions.items()]
         if self._is_cooperative:
             self._consumer.incremental_unassign([self._library.TopicPartition(*each) for each in positions])
             self._consumer.incremental_assign(given)
             return
-        others = _named(self._consumer.assignment()) - positions.keys()
-        self._consumer.assign([*given, *self._positions(others)])
+        self._consumer.assign([*given, *self._positions(assigned - positions.keys())])
 
     def _positions(self, partitions: Collection[TopicPartition]) -> list[Any]:
         """Return the positions; a partition without a record since its assignment is still at its assigned position."""

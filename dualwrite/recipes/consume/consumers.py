@@ -126,6 +126,8 @@ class NotingAdapter:
         self._consumer = consumer
         self._new_partitions: set[TopicPartition] = set()
         self._placed: set[TopicPartition] = set()
+        self._placed_in: object = None
+        """The assignment of which they are."""
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found: Mapping[Any, list[Any]] = {}
@@ -156,17 +158,25 @@ class NotingAdapter:
         After None or an error, the next poll tries again.
         """
         assigned = await self.assignment()
+        current = self._current_assignment()
+        if current is not self._placed_in:
+            self._placed, self._placed_in = set(), current
         # records may arrive before the listener is called
         new = {each for each in assigned if each in self._new_partitions or each not in self._placed}
         if not new:
             return ()
         positions = await self._positions_of(new, timeout_ms)
-        if positions is None or not new <= await self.assignment():  # there was a rebalance meanwhile
+        is_same = new <= await self.assignment() and self._current_assignment() is current
+        if positions is None or not is_same:  # there was a rebalance meanwhile
             return None
         await self.seek(positions)
         self._new_partitions -= new
         self._placed = new | (self._placed & assigned)
         return positions.keys()
+
+    def _current_assignment(self) -> object:
+        """Return an object that is another one after each rebalance, if the library has one."""
+        return None
 
     async def _positions_of(
         self, new: Collection[TopicPartition], timeout_ms: int

@@ -99,19 +99,20 @@ class ExactlyOnce:
         """Return a subscriber of a FastStream broker or router, which decorates the function that calls `take`.
 
         `settings` are those of `broker.subscriber()`, for example `batch=True`, except for those that the guarantees
-        depend on. By default `auto_offset_reset` is "earliest" and `isolation_level` "read_committed". Raises
-        ConfigError for an excluded setting, and if there is a subscriber already.
+        depend on. By default `auto_offset_reset` is "earliest". Raises ConfigError for an excluded setting, and if
+        there is a subscriber already.
         """
         from faststream import AckPolicy
 
         own = {
             "group_id": self.group_id,
+            "isolation_level": "read_committed",
             "ack_policy": AckPolicy.MANUAL,
             "parser": _parsed,
             "decoder": _body_of,
             **self._hooks(is_confluent=type(broker).__module__.startswith("faststream.confluent")),
         }
-        taken = {*own, "max_workers", "partitions"} & settings.keys()
+        taken = {*own, "max_workers", "partitions", "batch_timeout_ms", "polling_interval"} & settings.keys()
         if taken or self._subscriber is not None:
             why = f"it sets {', '.join(sorted(taken))} itself" if taken else "it has a subscriber already"
             raise ConfigError(
@@ -120,8 +121,7 @@ class ExactlyOnce:
             )
         self._is_batch = bool(settings.get("batch"))
         self._max_records = (settings.get("max_records") or _MAX_RECORDS) if self._is_batch else 1
-        defaults = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-        self._subscriber = broker.subscriber(*topics, **defaults | settings, **own)
+        self._subscriber = broker.subscriber(*topics, **{"auto_offset_reset": "earliest"} | settings, **own)
         self._subscriber.get_msg = self._next_message
         made: Callable[[Callable[..., Any]], Any] = self._subscriber
         return made

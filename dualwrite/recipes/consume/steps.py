@@ -22,7 +22,7 @@ from dualwrite.errors import (
     TransactionTooLargeError,
 )
 from dualwrite.guarded import pass_on_signal
-from dualwrite.outcome import Outcome, note_outcome, outcome_of
+from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, WriterTopicIds, first_offsets, offsets_behind
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
@@ -212,11 +212,17 @@ class ConsumeSteps:
         except Exception as error:
             pass_on_signal(error)  # not caused by a record
             is_about_records &= isinstance(error, SQLAlchemyError | DualWriteError) and blames_records(error)
-            if not is_about_records or outcome_of(error) is not Outcome.ROLLED_BACK:
+            if not is_about_records or await self._is_written(next_offsets):
                 raise
             raise _RefusedError(error, None) from error
         self._offsets.moved(next_offsets)
         self._logs.written(next_offsets)
+
+    async def _is_written(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
+        """Return whether the dual write was decided despite its error, which a COMMIT without records may hide."""
+        await self._recover()
+        stored = await self._offsets.resume_positions(self._consumer, next_offsets.keys())
+        return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())
 
     async def _handle_all(self, tx: DualWrite, records: Iterable[ConsumedRecord]) -> None:
         for index, record in enumerate(records):

@@ -34,7 +34,7 @@ from dualwrite.recipes.psycopg.driver import (
     with_numbers,
 )
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, BeforeCommit
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, assert_committed
 
 _COMMIT: Final = "commit"
@@ -118,45 +118,54 @@ class PsycopgCommitMessage(CommitMessage):
     def _answer(self) -> PQGen[PGresult]:
         """Send the message, and return the response to COMMIT."""
         connection, before = self.connection, self._before
-        if before is not None and before.values and connection.pgconn.pipeline_status == NO_PIPELINE:
+        prepared: Any = connection._prepared  # noqa: SLF001
+        if (
+            before is not None
+            and before.values
+            and connection.pgconn.pipeline_status == NO_PIPELINE
+            and not prepared._to_flush  # noqa: SLF001 - psycopg is still to deallocate statements, by their names
+        ):
             statement = _statement(before.sql, _ASCII if before.sql.isascii() else encoding_of(connection))
-            prepare, _ = connection._prepared.get(statement, True)  # noqa: SLF001
+            prepare, _ = prepared.get(statement, True)
             if prepare is not Prepare.NO:
-                answers = yield from self._answers(statement, before, is_new=prepare is Prepare.SHOULD)
-                return self._last_of(answers, statement, prepare)
+                values = statement.bound(connection, before.values)
+                # noted before it is sent: psycopg's rollback then deallocates it, whichever of both has failed
+                prepared.maybe_add_to_cache(statement, prepare, statement.name)
+                return (yield from self._answer_in_pipeline(statement, values, is_new=prepare is Prepare.SHOULD))
         return (yield from answered(connection, self._script))
 
-    def _answers(self, statement: _Statement, before: BeforeCommit, *, is_new: bool) -> PQGen[list[PGresult]]:
-        """Send the statement and COMMIT in a pipeline, and return the responses until the connection is lost."""
+    def _answer_in_pipeline(
+        self, statement: _Statement, values: list[bytes | None], *, is_new: bool
+    ) -> PQGen[PGresult]:
+        """Send the statement and COMMIT in a pipeline, and return the response to COMMIT. Raises the first failure.
+
+        A failure in front of COMMIT is no proof that COMMIT was not reached: a pooler that has lost the server, and
+        libpq itself, report theirs in place of a response that may never have come.
+        """
         pgconn: Any = self.connection.pgconn
         answers: list[PGresult] = []
         try:
             pgconn.enter_pipeline_mode()
             if is_new:
                 pgconn.send_prepare(statement.name, statement.query)
-            pgconn.send_query_prepared(statement.name, statement.bound(self.connection, before.values))
+            pgconn.send_query_prepared(statement.name, values)
             pgconn.send_query_params(b"COMMIT", None)
             pgconn.pipeline_sync()
             yield from generators.send(pgconn)
             while not answers or answers[-1].status != _END_OF_PIPELINE:
-                answers += yield from generators.fetch_many(pgconn)
+                found = yield from generators.fetch_many(pgconn)
+                if not found:
+                    raise psycopg.OperationalError("the connection is lost")
+                answers += found
             pgconn.exit_pipeline_mode()
         except BaseException as error:
             pgconn.finish()
             if not (isinstance(error, psycopg.Error) and any(answer.status == FAILED for answer in answers)):
                 raise  # otherwise the server's last words are the better error
-        return answers
-
-    def _last_of(self, answers: list[PGresult], statement: _Statement, prepare: Prepare) -> PGresult:
-        """Return the response to COMMIT, and note whether the statement is prepared. Raises the first failure."""
-        commit = 1 if prepare is Prepare.YES else 2
-        if answers[0].status != FAILED:
-            self.connection._prepared.maybe_add_to_cache(statement, prepare, statement.name)  # noqa: SLF001
-        for place, answer in enumerate(answers):
+        for answer in answers:
             if answer.status == FAILED:
-                self.was_refused = place < commit
                 raise failure(self.connection, answer)
-        return answers[commit]
+        return answers[-2]
 
 
 class _Statement(NamedTuple):

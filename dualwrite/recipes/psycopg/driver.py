@@ -29,7 +29,6 @@ from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE, new_mark
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
-_COMMIT: Final = "commit"
 
 # ---- parts of psycopg without a public name ------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """The parts of SQLAlchemy that depend on the driver: deciding COMMITs, and states of connections.
 
-A COMMIT that decides must not be cancelled, and the server's warnings are noted (`psycopg/driver.py` says why). The
-functions below read the driver's own record of its transaction, and send the
-statements that would be too slow through SQLAlchemy. `tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or
-a driver changes internals that this module relies on.
+A COMMIT that decides must not be cancelled, and the server's warnings are noted (`psycopg/commit_message.py` says why).
+The functions below read the driver's own record of its transaction, and send the statements that would be too slow
+through SQLAlchemy. `tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or a driver changes internals that
+this module relies on.
 """
 
 from __future__ import annotations

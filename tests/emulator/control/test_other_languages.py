@@ -96,8 +96,11 @@ def example(language: str) -> str:
 def test_the_shell_of_the_docs(process: EmulatorProcess, committer: str) -> None:
     control = Client(process.control_url)
     hold = control.post("/v1/holds", {"point": "before-marker"}, status=201)
-    said = run(process, "bash", "-euo", "pipefail", "-c", f"commit() {{ curl -sf {committer}; }}\n{example('bash')}")
-    control.post(f"/v1/holds/{hold['hold_id']}/release")
+    try:
+        script = f"commit() {{ curl -sf {committer}; }}\n{example('bash')}"
+        said = run(process, "bash", "-euo", "pipefail", "-c", script)
+    finally:
+        control.post(f"/v1/holds/{hold['hold_id']}/release")
     state, now_ms = said.splitlines()
     assert state == "orders-1\tPrepareCommit"
     assert now_ms.isdecimal()
