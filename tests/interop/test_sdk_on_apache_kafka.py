@@ -9,8 +9,9 @@ import pytest
 
 from dualwrite.errors import AbortableError, FencedError, UnsupportedByBrokerError
 from dualwrite.producer import Producer
+from tests.support.real_kafkas import Kind
 
-from .conftest import Broker
+from .conftest import KAFKA_VERSION_USED, Broker, shared
 from .wire import Wire, wait_for
 
 MakeProducer = Callable[..., Producer]
@@ -69,20 +70,8 @@ def test_abort_after_a_server_abort(wire: Wire, make_producer: MakeProducer, tra
     assert wire.wait_until_settled(transactional_id).state == "CompleteCommit"
 
 
-def test_two_phase_commit_is_refused_by_default_settings(
-    plain_apache_kafka: Broker, make_producer: MakeProducer
-) -> None:
-    producer = make_producer(
-        bootstrap_servers=plain_apache_kafka.bootstrap_servers, transaction_two_phase_commit_enable=True
-    )
+def test_two_phase_commit_is_refused_by_default_settings(make_producer: MakeProducer) -> None:
+    plain = shared(Kind(KAFKA_VERSION_USED))
+    producer = make_producer(bootstrap_servers=plain.bootstrap_servers, transaction_two_phase_commit_enable=True)
     with pytest.raises(UnsupportedByBrokerError, match=r"no two-phase commit \(KIP-939.*tier 3"):
         producer.init_transactions()
-
-
-def test_plain_transactions_by_default_settings(plain_apache_kafka: Broker, make_producer: MakeProducer) -> None:
-    producer = make_producer(bootstrap_servers=plain_apache_kafka.bootstrap_servers)
-    producer.init_transactions()
-    producer.begin_transaction()
-    metadata = producer.send("made-by-the-first-record", b"v")
-    producer.commit_transaction()
-    assert metadata.result(0).offset == 0
