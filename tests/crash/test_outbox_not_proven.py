@@ -223,7 +223,7 @@ def test_of_a_torn_batch_only_the_records_that_are_owed_are_kept(postgres_server
                 site.abort_by_timeout()
 
         with outbox_pool(site.scenario, pause=tear, lease_ms=QUIET_LEASE_MS) as pool:
-            until(lambda: recovers(pool) and len(decisions) == 3)
+            until(lambda: recovers(pool) and len(decisions) >= 3)
         assert sorted(record.value or b"" for record in site.emulator.records("torn")) == [b"0", b"1", b"2"]
 
 

@@ -375,6 +375,7 @@ def test_statements_that_psycopg_is_still_to_deallocate(scenario: Scenario, writ
     def hook(connection: sa.Connection) -> None:
         with driver_of(connection).pipeline():
             driver_of(connection).execute("DROP TABLE IF EXISTS not_there")
+        assert driver_of(connection)._prepared._to_flush
 
     write(hook)
     scenario.assert_both_sides_agree("2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from tests.recipes.pipelines import library as library
 from tests.recipes.pipelines import site as site
 from tests.support.conditions import until
 from tests.support.consumers import Consumers, confluent_kafka
-from tests.support.databases import Database, event_bodies
+from tests.support.databases import Database, event_bodies, events
 
 GROUP = ConsumerGroupMetadata("movers")
 
@@ -235,25 +235,62 @@ def test_an_interruption_is_no_trouble_of_the_database(site: Site) -> None:
     site.assert_carried("a", "b")
 
 
-def test_a_record_that_the_database_refuses_at_commit_is_set_aside(site: Site) -> None:
-    """By a deferred constraint, in a block that sends no record: its error does not say whether it was committed."""
+def refuse_at_commit(site: Site, refused: bytes) -> Callable[[DualTransaction, ConsumedRecord], None]:
+    """Return a handler that sends nothing, and for one record violates a deferred constraint."""
     engine = site.database.engine
     sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
     engine.dispose()
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
-        connection.exec_driver_sql(
-            "CREATE TABLE children (of INTEGER REFERENCES parents DEFERRABLE INITIALLY DEFERRED)"
-        )
-    site.fill("a", "b", "c")
-    aside: list[bytes | None] = []
+        connection.exec_driver_sql("CREATE TABLE children (of REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
 
     def handle(tx: DualTransaction, record: ConsumedRecord) -> None:
         assert record.value is not None
         insert(tx, record.value.decode())
-        if record.value == b"b":
+        if record.value == refused:
             tx.connection.exec_driver_sql("INSERT INTO children VALUES (1)")
 
+    return handle
+
+
+def test_a_record_that_the_database_refuses_at_commit_is_set_aside(site: Site) -> None:
+    """The error of COMMIT, in a block that sends no record, does not say whether it was committed."""
+    handle = refuse_at_commit(site, b"b")
+    site.fill("a", "b", "c")
+    aside: list[bytes | None] = []
     carry(site.pipeline(handle, poison=lambda tx, record, error: aside.append(record.value)), 3)
     assert aside == [b"b"]
     assert sorted(event_bodies(site.database)) == ["a", "c"]
+
+
+def test_records_that_another_consumer_has_written_meanwhile_are_not_written_again(
+    emulator: Emulator, sqlite: Database, library: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the partition over when the block has failed, and before its records are divided."""
+    site = Site(emulator, sqlite, library, "database")
+    handle = refuse_at_commit(site, b"c")
+    aside: list[bytes | None] = []
+    pipeline = site.pipeline(handle, poison=lambda tx, record, error: aside.append(record.value))
+    site.fill("first")
+    carry(pipeline, 1)
+    read = OffsetsInDatabase.resume_positions
+
+    async def take_over(self: OffsetsInDatabase, *given: Any) -> Any:
+        if "a" not in event_bodies(sqlite):
+            with sqlite.engine.begin() as connection:
+                connection.exec_driver_sql('UPDATE kafka_consumed_offset SET next_offset = 2 WHERE "partition" = 0')
+                connection.execute(sa.insert(events), {"id": 1_000_000, "event_key": "k", "body": "a"})
+        return await read(self, *given)
+
+    monkeypatch.setattr(OffsetsInDatabase, "resume_positions", take_over)
+    site.fill("a", "other", "c")
+
+    def all_are_written() -> bool:
+        with suppress(sa.exc.IntegrityError):
+            pipeline.step(10_000)
+        return bool(aside) and len(event_bodies(sqlite)) >= 3
+
+    until(all_are_written)
+    assert aside == [b"c"]
+    assert sorted(event_bodies(sqlite)) == ["a", "first", "other"]
+    site.close()

@@ -164,7 +164,9 @@ class ConfluentAdapter:
             self._consumer.incremental_unassign([self._library.TopicPartition(*each) for each in positions])
             self._consumer.incremental_assign(given)
             return
-        self._consumer.assign([*given, *self._positions(assigned - positions.keys())])
+        others = self._positions(assigned - positions.keys())
+        self._consumer.assign([*given, *others])
+        self._assigned_at.update({_name(each): each.offset for each in others if each.offset >= 0})
 
     def _positions(self, partitions: Collection[TopicPartition]) -> list[Any]:
         """Return the positions; a partition without a record since its assignment is still at its assigned position."""

@@ -212,17 +212,21 @@ class ConsumeSteps:
         except Exception as error:
             pass_on_signal(error)  # not caused by a record
             is_about_records &= isinstance(error, SQLAlchemyError | DualWriteError) and blames_records(error)
-            if not is_about_records or await self._is_written(next_offsets):
+            if not is_about_records or await self._is_written(records):
                 raise
             raise _RefusedError(error, None) from error
         self._offsets.moved(next_offsets)
         self._logs.written(next_offsets)
 
-    async def _is_written(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the dual write was decided despite its error, which a COMMIT without records may hide."""
+    async def _is_written(self, records: Sequence[ConsumedRecord]) -> bool:
+        """Return whether some of the records are written: by this dual write despite its error, or by another consumer.
+
+        From then on the positions read here are those expected of the rows.
+        """
         await self._recover()
-        stored = await self._offsets.resume_positions(self._consumer, next_offsets.keys())
-        return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())
+        first = first_offsets(records)
+        stored = await self._offsets.resume_positions(self._consumer, first.keys())
+        return any(stored.get(partition, -1) > offset for partition, offset in first.items())
 
     async def _handle_all(self, tx: DualWrite, records: Iterable[ConsumedRecord]) -> None:
         for index, record in enumerate(records):

@@ -139,7 +139,8 @@ def with_confluent_kafka(emulator: Emulator, certificates: Certificates, way: Wa
         settings |= {"ssl.certificate.location": str(certificates.client), "ssl.key.password": KEY_PASSWORD}
         settings["ssl.key.location"] = str(certificates.client_key)
     producer = ConfluentProducer({"bootstrap.servers": emulator.bootstrap(way.listener), **settings})
-    producer.produce(TOPIC, b"v")
+    failures: list[object] = []
+    producer.produce(TOPIC, b"v", on_delivery=lambda failure, _: failures.append(failure))
     deadline_s = time.monotonic() + PATIENCE_S
     while producer.flush(0.05):
         for error in list(errors):  # a reset may come before the alert; it connects again
@@ -147,6 +148,7 @@ def with_confluent_kafka(emulator: Emulator, certificates: Certificates, way: Wa
                 producer.purge()
                 raise RefusedError(error.str())
         assert time.monotonic() < deadline_s, list(map(str, errors))
+    assert failures == [None]
 
 
 def with_dualwrite(emulator: Emulator, certificates: Certificates, way: WayIn) -> None:
