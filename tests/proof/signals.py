@@ -156,6 +156,7 @@ def strike(face: Face, struck: Struck) -> None:
         if not struck.has_reached(error):
             face.unexpected.append(text)
         face.told[type(error).__name__] += 1
+        struck.raised = None  # it would keep the frames of the block, and so its use of the id
 
 
 def write(face: Face) -> None:

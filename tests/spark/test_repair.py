@@ -100,7 +100,7 @@ is_helped = pytest.mark.parametrize("is_helped", [True, False], ids=["another re
 def test_a_finisher_that_sleeps_at_any_point(
     tmp_path: Path, tier: Tier, way: Way, is_helped: bool, at: PausePoint
 ) -> None:
-    """What it has not committed is aborted, and repaired; then it goes on."""
+    """Kafka aborts its open transactions; another finisher repairs them, or the sleeper when it goes on."""
     with repair_site(tier, tmp_path) as site:
         sleeper = site.decided("a", "b").until(at) if at is not P.AFTER_DECISION else site.decided("a", "b")
         let_end(site, way)

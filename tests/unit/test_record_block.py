@@ -117,7 +117,7 @@ def altered(content: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_altered_bytes_are_read_only_if_a_block_may_have_them(seed: int) -> None:
-    """What is read is written as the same bytes again. Only ValueError refuses."""
+    """A block that decodes encodes to the same bytes again; any other bytes raise ValueError."""
     chance = random.Random(seed)
     for _ in range(1_000):
         content = altered(CONTENT, chance)

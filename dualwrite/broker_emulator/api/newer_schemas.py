@@ -57,7 +57,7 @@ DeleteGroupsResponse = _like(
     _array("results", DeletableGroupResult),
 )
 
-# TxnOffsetCommit v6 has topic ids instead of names (KIP-1319). What was the generation may be a member epoch.
+# TxnOffsetCommit v6 has topic ids instead of names (KIP-1319). Its generation may be a member epoch.
 _TOPIC_ID: _Member = ("topic_id", UUID | None, field(metadata={"kafka_type": "uuid"}))
 TxnOffsetCommitRequestPartition = _like(
     txn_offset_commit_v5.TxnOffsetCommitRequestPartition,

@@ -161,7 +161,7 @@ def _by_table(seen: Seen, row: Row, *, min_age_ms: int) -> Action:
     if is_young and action in OF_OPEN:
         action = Action.YOUNG
     refusal = None if seen.refusal is None else action_of(seen.refusal)
-    if refusal is Action.ANOTHER_CLUSTER:  # what this cluster says of the pair is about another transaction
+    if refusal is Action.ANOTHER_CLUSTER:  # the pair is another transaction's in this cluster
         return Action.IN_USE if is_held else Action.ANOTHER_CLUSTER
     if Decision.LOST in seen.decisions and (action is Action.LOST or (row is Row.FREE and seen.is_behind)):
         return Action.ACKNOWLEDGE

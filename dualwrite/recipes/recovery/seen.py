@@ -87,7 +87,7 @@ class Seen:
 
     @property
     def decides_batch(self) -> bool:
-        """Whether it is decided what becomes of records that are not proven to be in Kafka."""
+        """Whether an operator has decided about records that are not proven to be in Kafka."""
         return not self.decisions.isdisjoint((Decision.TAKEN_OUT, Decision.PUBLISHED_AGAIN))
 
     @property
