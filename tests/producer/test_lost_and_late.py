@@ -135,7 +135,7 @@ def test_a_request_that_is_applied_when_everything_is_over(world: World, api: st
         assert world.committed() == ["0 left", "2 left", "last", "0 right", "2 right"]
 
 
-@pytest.mark.parametrize("world", map(on_profile, PROFILES), indirect=True)
+@pytest.mark.parametrize("world", list(map(on_profile, PROFILES)), indirect=True)
 def test_a_late_initialisation_fences_its_own_producer_and_that_is_said(world: World) -> None:
     """Kafka cannot tell it from a newer producer. The open transaction is not committed, and the next one goes on."""
     zombie = world.fault("InitProducerId", Duplicate(on_release=True))

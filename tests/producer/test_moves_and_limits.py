@@ -36,7 +36,7 @@ from tests.producer.impatience import impatient
 from tests.producer.world import GROUP, PROFILES, World, on_profile, world_of
 from tests.support.conditions import until
 
-EACH = pytest.mark.parametrize("profile", map(on_profile, PROFILES))
+EACH = pytest.mark.parametrize("profile", list(map(on_profile, PROFILES)))
 
 
 @pytest.fixture

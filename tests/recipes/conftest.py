@@ -45,7 +45,8 @@ def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    monkeypatch.setattr(metrics.availabilities, "_by_id", {})  # of this test alone
+    for observed in (metrics.availabilities, metrics.pools):
+        monkeypatch.setattr(observed, "_by_id", {})  # of this test alone
     made = Heard()
     monkeypatch.setattr(metrics, "instruments", lambda: made.instruments)
     monkeypatch.setattr(traces, "tracer", lambda: made.tracer)
