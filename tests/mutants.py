@@ -302,7 +302,7 @@ MUTANTS: Final = (
         _TRANSITIONS,
         "if is_bumped else before.producer_epoch + 1",
         "if is_bumped else before.producer_epoch",
-        "emulator/wire/test_init_producer_id.py emulator/transactions/test_service.py",
+        "emulator/wire/test_init_producer_id.py",
     ),
     Mutant(
         _TRANSITIONS,

@@ -56,29 +56,6 @@ def test_with_a_request(emulator: Emulator, connect: Connect, action: CrashBefor
     assert connect(leader).call("find_coordinator", 3, key="x", key_type=1).error_code == 0
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        PausePoint.AFTER_PREPARE_APPEND,
-        PausePoint.BEFORE_MARKER,
-        PausePoint.AFTER_MARKER,
-        PausePoint.BEFORE_COMPLETE_APPEND,
-    ],
-)
-def test_the_coordinator_dies_after_its_decision_and_another_one_carries_it_out(
-    emulator: Emulator, connect: Connect, point: PausePoint
-) -> None:
-    coordinator, producer = open_transaction(emulator, connect)
-    crash = emulator.faults.add(Fault(point=point, transactional_id="x", action=CrashBefore()))
-    try:
-        connect(coordinator).end_txn("x", producer, commit=True)
-    except ConnectionError:
-        assert point is PausePoint.AFTER_PREPARE_APPEND
-    crash.wait()
-    until(lambda: is_committed(emulator))
-    assert coordinator_of(connect, (coordinator + 1) % NODES) != coordinator
-
-
 def test_the_coordinator_dies_before_its_decision_and_nothing_is_decided(emulator: Emulator, connect: Connect) -> None:
     coordinator, producer = open_transaction(emulator, connect)
     emulator.faults.add(Fault(point=PausePoint.BEFORE_PREPARE_APPEND, action=CrashBefore()))

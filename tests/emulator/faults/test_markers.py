@@ -65,12 +65,18 @@ def test_a_transaction_completes_although_one_marker_fails(
     assert emulator.transactions()[0].state == "CompleteCommit"
 
 
-def test_a_coordinator_that_is_fenced_stops_and_the_id_stays_in_prepare(emulator: Emulator, client: RawClient) -> None:
-    fenced = emulator.faults.add(Fault(api="WriteTxnMarkers", partition=1, action=Error("INVALID_PRODUCER_EPOCH")))
+@pytest.mark.parametrize("error", ["INVALID_PRODUCER_EPOCH", "TRANSACTION_COORDINATOR_FENCED"])
+def test_a_fenced_coordinator_stops_until_the_next_load(emulator: Emulator, client: RawClient, error: str) -> None:
+    fenced = emulator.faults.add(Fault(api="WriteTxnMarkers", partition=1, action=Error(error)))
     producer = commit_on_three_partitions(client)
     fenced.wait()
     assert client.produce("t", batch_of(producer, b"2"), transactional_id="x").error_code == 51
     assert emulator.transactions()[0].state == "PrepareCommit"
+    completed = completion(emulator)
+    emulator.crash_node(0)
+    emulator.start_node(0)
+    completed.wait()
+    assert emulator.log("t", 1).last_stable_offset == 2
 
 
 def test_a_held_marker_keeps_the_transaction_in_prepare(emulator: Emulator, client: RawClient) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, parse_header
-from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds
+from tests.emulator.api.raw_client import RawClient, batch_of
 from tests.emulator.conftest import Connect
 from tests.emulator.nodes.conftest import NODES
 from tests.support.conditions import until
@@ -257,73 +257,6 @@ def test_markers_that_were_acknowledged_are_accepted_again(emulator: Emulator, c
         assert markers(emulator, "many", index) == (ours if index < 2 else ours[1:])
         log = emulator.log("many", index)
         assert log.last_stable_offset == log.log_end_offset
-
-
-def test_init_producer_id_against_end_txn(emulator: Emulator, connect: Connect, open_transaction: Any) -> None:
-    """Race 2, EndTxn first: until Complete the other gets 51; the transaction stays committed."""
-    client = coordinator_client(emulator, connect)
-    held = emulator.hold(PausePoint.BEFORE_COMPLETE_APPEND)
-    ended = client.end_txn("x", open_transaction, commit=True)
-    assert ended.error_code == 0
-    held.wait_reached()
-    assert client.init_producer_id("x").error_code == 51
-    held.release()
-    until(lambda: state(emulator) == "CompleteCommit")
-    successor = client.init_producer_id("x")
-    assert (successor.error_code, successor.producer_epoch) == (0, ended.producer_epoch + 1)
-    assert [commit for commit, _, _ in markers(emulator)] == [True]
-
-
-@pytest.mark.parametrize(("commit", "late"), [(True, 90), (False, 0)])
-def test_end_txn_against_init_producer_id(
-    emulator: Emulator, connect: Connect, open_transaction: Any, commit: bool, late: int
-) -> None:
-    """Race 2, the fence first: EndTxn gets 51, then 90 for a commit, or NONE for the abort that it was."""
-    client, other = coordinator_client(emulator, connect), coordinator_client(emulator, connect)
-    held = emulator.hold(PausePoint.BEFORE_PREPARE_APPEND)
-    asked = send_init(other)
-    held.wait_reached()
-    assert client.end_txn("x", open_transaction, commit=commit).error_code == 51
-    held.release()
-    assert other.receive("init_producer_id", 6, asked).error_code == 51
-    until(lambda: state(emulator) == "CompleteAbort")
-    assert client.end_txn("x", open_transaction, commit=commit).error_code == late
-    assert [commits for commits, _, _ in markers(emulator)] == [False]
-
-
-def send_init(client: RawClient) -> int:
-    """InitProducerId without waiting for its response."""
-    return client.send(
-        "init_producer_id",
-        6,
-        transactional_id="x",
-        transaction_timeout=milliseconds(60_000),
-        producer_id=-1,
-        producer_epoch=-1,
-        enable2_pc=False,
-        keep_prepared_txn=False,
-    )
-
-
-def test_two_initialisations_of_an_open_transaction(
-    emulator: Emulator, connect: Connect, open_transaction: Any
-) -> None:
-    """Race 3: the second gets 51 while the first aborts; then each bumps, and the first holder is fenced."""
-    first, second = coordinator_client(emulator, connect), coordinator_client(emulator, connect)
-    held = emulator.hold(PausePoint.BEFORE_PREPARE_APPEND)
-    asked = send_init(first)
-    held.wait_reached()
-    assert second.init_producer_id("x").error_code == 51
-    held.release()
-    assert first.receive("init_producer_id", 6, asked).error_code == 51
-    until(lambda: state(emulator) == "CompleteAbort")
-    one, two = first.init_producer_id("x"), second.init_producer_id("x")
-    epoch = open_transaction.producer_epoch
-    assert [one.producer_epoch, two.producer_epoch] == [epoch + 2, epoch + 3]
-    leader = connect(emulator.log("t").leader_id)
-    for fenced in (open_transaction, one):
-        assert leader.produce("t", batch_of(fenced, b"zombie"), transactional_id="x").error_code == 47
-    assert leader.produce("t", batch_of(two, b"alive"), transactional_id="x").error_code == 0
 
 
 @pytest.mark.parametrize("end", [None, *ENDS])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import CrashAfter, CrashBefore, Emulator, Fault, PausePoint
+from dualwrite.broker_emulator import Emulator, PausePoint
 from dualwrite.broker_emulator.cluster.elections import elect
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER
 from tests.emulator.api.raw_client import (
@@ -248,18 +247,6 @@ def test_a_leader_whose_coordinator_dies_asks_for_patience(emulator: Emulator, c
     answer = client.receive("produce", 12, asked)
     assert answer.responses[0].partition_responses[0].error_code == 19
     assert client.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
-
-
-@pytest.mark.parametrize(("action", "records"), [(CrashBefore(), 0), (CrashAfter(), 1)])
-def test_a_fault_crashes_the_node(emulator: Emulator, connect: Connect, action: Any, records: int) -> None:
-    leader = emulator.log("t").leader_id
-    client = connect(leader)
-    fault = emulator.faults.add(Fault(api="Produce", action=action))
-    client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1")))
-    fault.wait()
-    assert client.is_closed()
-    assert emulator.living_nodes == others(leader)
-    assert emulator.log("t").log_end_offset == records
 
 
 def test_a_node_gets_new_producer_ids_with_each_life(emulator: Emulator, connect: Connect) -> None:

@@ -208,7 +208,8 @@ def test_a_decision_is_answered_when_it_is_replicated(emulator: Emulator, connec
     assert answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
 
 
-def test_a_decision_that_was_not_replicated_was_not_made(emulator: Emulator, connect: Connect) -> None:
+@pytest.mark.parametrize("end", ["crash_node", "move"])
+def test_a_decision_that_was_not_replicated_was_not_made(emulator: Emulator, connect: Connect, end: str) -> None:
     coordinator = emulator.coordinator(transactional_id="x")
     emulator.move_leader("t", 0, another(coordinator))
     client = connect(coordinator)
@@ -217,9 +218,13 @@ def test_a_decision_that_was_not_replicated_was_not_made(emulator: Emulator, con
     index = next(index for index in range(3) if emulator.log("__transaction_state", index).log_end_offset)
     held = emulator.hold_replication("__transaction_state", index)
     identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
-    client.send("end_txn", 5, transactional_id="x", committed=True, **identity)
+    asked = client.send("end_txn", 5, transactional_id="x", committed=True, **identity)
     assert client.is_silent()
-    emulator.crash_node(coordinator)
+    if end == "move":
+        emulator.move_coordinator(another(coordinator), transactional_id="x")
+        assert client.receive("end_txn", 5, asked).error_code == 16
+    else:
+        emulator.crash_node(coordinator)
     held.release()
     assert emulator.transactions()[0].state == "Ongoing"
     assert connect(emulator.coordinator(transactional_id="x")).end_txn("x", producer, commit=False).error_code == 0

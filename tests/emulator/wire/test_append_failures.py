@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.emulator.wire.test_time import SCAN_MS, expire, rare_scans
 from tests.emulator.wire.world import COMMIT, TV2, World
 from tests.interop.wire import Code, wait_until
 
@@ -119,3 +120,29 @@ def test_failed_abort(world: World) -> None:
         assert world.wire.describe("x").identity == identity
     assert world.wire.init("x").error == CT
     assert world.wire.wait_until_settled("x").identity == identity.bumped()
+
+
+@rule("Server abort / one that could not be appended is made by the next scan")
+def test_failed_timeout(world: World) -> None:
+    identity = world.open(timeout_ms=SCAN_MS)
+    log = FailingLog(world)
+    log.errors = [ErrorCode.not_enough_replicas]
+    world.emulator.advance_clock(2 * SCAN_MS)
+    wait_until(lambda: not log.errors)
+    assert world.wire.describe("x").state == "Ongoing"
+    world.emulator.advance_clock(SCAN_MS)
+    wait_until(lambda: world.wire.describe("x").state == "CompleteAbort")
+    assert world.wire.describe("x").identity == identity.bumped()
+
+
+@rare_scans
+@rule("Expiry of transactional ids / an id whose tombstone cannot be written stays")
+def test_failed_tombstone(world: World) -> None:
+    identity = world.wire.init_ok("x")
+    log = FailingLog(world)
+    log.errors = [ErrorCode.not_enough_replicas] * 9
+    expire(world)
+    wait_until(lambda: len(log.errors) < 9)
+    log.errors.clear()
+    assert world.wire.describe("x").state == "Empty"
+    assert world.wire.init_ok("x") == identity.bumped()
