@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.differential.side import Side
 from tests.differential.steps import GROUPS, IDS, TOPICS
 from tests.differential.symbols import in_order
-from tests.emulator.api.raw_client import fetch_fields, request_parts
+from tests.emulator.api.raw_client import fetch_fields
 from tests.interop.raw_wire.test_transaction_log import decode
 
 TRANSACTIONS: Final = "__transaction_state"
@@ -107,12 +107,7 @@ def _ordered(rows: Iterator[Any]) -> list[Any]:
 def _batches(side: Side, partition: Partition, offset: int, end: int) -> Iterator[Batch]:
     topic, index = partition
     while offset < end:
-        fields = fetch_fields(11, topic, offset, isolation_level=0)
-        parts = request_parts("fetch", 11)
-        wanted = parts.FetchPartition(
-            partition=index, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
-        )
-        fields["topics"] = (parts.FetchTopic(topic=topic, partitions=(wanted,)),)
+        fields = fetch_fields(11, topic, offset, isolation_level=0, partition=index)
         read = side.client.call("fetch", 11, **fields).responses[0].partitions[0]
         assert read.error_code == 0, read
         for header, batch in split_batches(read.records or b""):
@@ -121,16 +116,15 @@ def _batches(side: Side, partition: Partition, offset: int, end: int) -> Iterato
 
 
 def _offsets_of(side: Side, partitions: tuple[Partition, ...], timestamp: int) -> Offsets:
-    parts = request_parts("list_offsets", 5)
     topics = tuple(
-        parts.ListOffsetsTopic(
-            name=topic,
-            partitions=tuple(
-                parts.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
+        {
+            "name": topic,
+            "partitions": tuple(
+                {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
                 for name, index in partitions
                 if name == topic
             ),
-        )
+        }
         for topic in dict.fromkeys(topic for topic, _ in partitions)
     )
     response = side.client.call("list_offsets", 5, replica_id=-1, isolation_level=0, topics=topics)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from tests.differential.steps import Step
 from tests.differential.symbols import NO_PAIR, Pair, Symbols
-from tests.emulator.api.raw_client import milliseconds, request_parts
+from tests.emulator.api.raw_client import milliseconds
 
 Fields = dict[str, Any]
 _MAX_SEQUENCE: Final = 2**31
@@ -69,14 +69,12 @@ def _init(step: Step, symbols: Symbols) -> Fields:
 
 
 def _add_partitions(step: Step, symbols: Symbols) -> Fields:
-    parts = request_parts(step.api, step.version)
     pair, transactional_id = pair_of(step.values, symbols), symbols.id(step.values["id"])
     by_topic: dict[str, list[int]] = {}
     for letter, index in step.values["partitions"]:
         by_topic.setdefault(letter, []).append(index)
     topics = tuple(
-        parts.AddPartitionsToTxnTopic(name=symbols.topic(letter), partitions=tuple(indexes))
-        for letter, indexes in by_topic.items()
+        {"name": symbols.topic(letter), "partitions": tuple(indexes)} for letter, indexes in by_topic.items()
     )
     if step.version < 4:
         return {
@@ -85,13 +83,7 @@ def _add_partitions(step: Step, symbols: Symbols) -> Fields:
             "v3_and_below_producer_epoch": pair.epoch,
             "v3_and_below_topics": topics,
         }
-    transaction = parts.AddPartitionsToTxnTransaction(
-        transactional_id=transactional_id,
-        producer_id=pair.producer_id,
-        producer_epoch=pair.epoch,
-        verify_only=step.values["verify_only"],
-        topics=topics,
-    )
+    transaction = {**_owned(step, symbols), "verify_only": step.values["verify_only"], "topics": topics}
     return {"transactions": (transaction,)}
 
 
@@ -123,17 +115,14 @@ def sequence_of(values: Mapping[str, Any], symbols: Symbols) -> int:
 
 
 def _produce(step: Step, symbols: Symbols) -> Fields:
-    parts, values = request_parts(step.api, step.version), step.values
-    letter, index = values["partition"]
-    data = parts.PartitionProduceData(index=index, records=_records(values, symbols))
-    topic = parts.TopicProduceData(
-        name=symbols.topic(letter), topic_id=symbols.topic_id(letter), partition_data=(data,)
-    )
+    values = step.values
+    topic, index = _topic(values, symbols)
+    data = {"index": index, "records": _records(values, symbols)}
     return {
         "transactional_id": symbols.id(values["id"]),
         "acks": values["acks"],
         "timeout": milliseconds(5_000),
-        "topic_data": (topic,),
+        "topic_data": ({**topic, "partition_data": (data,)},),
     }
 
 
@@ -176,60 +165,63 @@ def _claims(step: Step, symbols: Symbols) -> Fields:
     }
 
 
-def _offsets(step: Step, symbols: Symbols, topic_name: str, partition_name: str) -> Fields:
-    parts, values = request_parts(step.api, step.version), step.values
+def _topic(values: Mapping[str, Any], symbols: Symbols) -> tuple[Fields, int]:
+    """Return the fields that name the topic of a step's partition, and the partition's index."""
     letter, index = values["partition"]
-    partition = getattr(parts, partition_name)(
-        partition_index=index,
-        committed_offset=values["offset"],
-        committed_leader_epoch=-1,
-        committed_metadata="x" * 5_000 if values.get("metadata") == "long" else values.get("metadata", ""),
-    )
-    named = {"name": symbols.topic(letter), "topic_id": symbols.topic_id(letter)}
-    return {"topics": (getattr(parts, topic_name)(**named, partitions=(partition,)),)}
+    name = symbols.topic(letter)
+    return {"name": name, "topic": name, "topic_id": symbols.topic_id(letter)}, index
+
+
+def _offsets(step: Step, symbols: Symbols) -> Fields:
+    values = step.values
+    topic, index = _topic(values, symbols)
+    partition = {
+        "partition_index": index,
+        "committed_offset": values["offset"],
+        "committed_leader_epoch": -1,
+        "committed_metadata": "x" * 5_000 if values.get("metadata") == "long" else values.get("metadata", ""),
+    }
+    return {"topics": ({**topic, "partitions": (partition,)},)}
 
 
 def _txn_offset_commit(step: Step, symbols: Symbols) -> Fields:
-    offsets = _offsets(step, symbols, "TxnOffsetCommitRequestTopic", "TxnOffsetCommitRequestPartition")
-    return {**_owned(step, symbols), **_claims(step, symbols), **offsets}
+    return {**_owned(step, symbols), **_claims(step, symbols), **_offsets(step, symbols)}
 
 
 def _offset_commit(step: Step, symbols: Symbols) -> Fields:
-    offsets = _offsets(step, symbols, "OffsetCommitRequestTopic", "OffsetCommitRequestPartition")
-    return {**_claims(step, symbols), **offsets, "retention_time": milliseconds(-1)}
+    return {**_claims(step, symbols), **_offsets(step, symbols), "retention_time": milliseconds(-1)}
 
 
 def _offset_fetch(step: Step, symbols: Symbols) -> Fields:
-    parts, values = request_parts(step.api, step.version), step.values
+    values = step.values
     group = symbols.group(values["group"])
     if step.version < 8:
         asked = None if values["partitions"] is None and step.version >= 2 else values["partitions"] or ()
-        topics = _fetched_topics(parts.__dict__.get("OffsetFetchRequestTopic"), asked, symbols)
+        topics = _fetched_topics(asked, symbols)
         return {"group_id": group, "topics": topics, "require_stable": values["stable"]}
-    topics = _fetched_topics(parts.OffsetFetchRequestTopics, values["partitions"], symbols)
-    one = parts.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=topics)
+    topics = _fetched_topics(values["partitions"], symbols)
+    one = {"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
     return {"groups": (one,), "require_stable": values["stable"]}
 
 
-def _fetched_topics(make: Any, asked: Any, symbols: Symbols) -> Any:
+def _fetched_topics(asked: Any, symbols: Symbols) -> Any:
     if asked is None:
         return None
     return tuple(
-        make(name=symbols.topic(letter), topic_id=symbols.topic_id(letter), partition_indexes=(index,))
+        {"name": symbols.topic(letter), "topic_id": symbols.topic_id(letter), "partition_indexes": (index,)}
         for letter, index in asked
     )
 
 
 def _fetch(step: Step, symbols: Symbols) -> Fields:
-    parts, values = request_parts(step.api, step.version), step.values
-    letter, index = values["partition"]
-    partition = parts.FetchPartition(
-        partition=index,
-        fetch_offset=values["offset"],
-        partition_max_bytes=1 << 20,
-        current_leader_epoch=values["leader_epoch"],
-    )
-    topic = parts.FetchTopic(topic=symbols.topic(letter), topic_id=symbols.topic_id(letter), partitions=(partition,))
+    values = step.values
+    topic, index = _topic(values, symbols)
+    partition = {
+        "partition": index,
+        "fetch_offset": values["offset"],
+        "partition_max_bytes": 1 << 20,
+        "current_leader_epoch": values["leader_epoch"],
+    }
     return {
         "replica_id": -1,
         "max_wait": milliseconds(0),
@@ -238,27 +230,23 @@ def _fetch(step: Step, symbols: Symbols) -> Fields:
         "isolation_level": values["isolation"],
         "session_id": 0,
         "session_epoch": -1,
-        "topics": (topic,),
+        "topics": ({**topic, "partitions": (partition,)},),
         "forgotten_topics_data": (),
         "rack_id": "",
     }
 
 
-def _one_partition(topic_type: str, partition_type: str, **renamed: str) -> Callable[[Step, Symbols], Fields]:
+def _one_partition(**renamed: str) -> Callable[[Step, Symbols], Fields]:
     """Return the maker of requests about one partition, whose values keep their names or get others."""
 
     def make(step: Step, symbols: Symbols) -> Fields:
-        parts = request_parts(step.api, step.version)
-        letter, index = step.values["partition"]
+        topic, index = _topic(step.values, symbols)
         values = {renamed.get(name, name): value for name, value in step.values.items() if name != "partition"}
-        partition = getattr(parts, partition_type)(partition_index=index, partition=index, **values)
-        topic = getattr(parts, topic_type)(
-            name=symbols.topic(letter), topic=symbols.topic(letter), partitions=(partition,)
-        )
+        partition = {"partition_index": index, "partition": index, **values}
         return {
             "replica_id": -1,
             "isolation_level": values.get("isolation", 0),
-            "topics": (topic,),
+            "topics": ({**topic, "partitions": (partition,)},),
             "timeout": milliseconds(5_000),
         }
 
@@ -266,31 +254,27 @@ def _one_partition(topic_type: str, partition_type: str, **renamed: str) -> Call
 
 
 def _markers(step: Step, symbols: Symbols) -> Fields:
-    parts, pair = request_parts(step.api, step.version), pair_of(step.values, symbols)
-    letter, index = step.values["partition"]
-    topic = parts.WritableTxnMarkerTopic(name=symbols.topic(letter), partition_indexes=(index,))
-    marker = parts.WritableTxnMarker(
-        producer_id=pair.producer_id,
-        producer_epoch=pair.epoch,
-        transaction_result=step.values["commit"],
-        topics=(topic,),
-        coordinator_epoch=step.values["coordinator_epoch"],
-        transaction_version=0,
-    )
-    return {"markers": (marker,)}
+    pair = pair_of(step.values, symbols)
+    marker = {
+        "producer_id": pair.producer_id,
+        "producer_epoch": pair.epoch,
+        "transaction_result": step.values["commit"],
+        "coordinator_epoch": step.values["coordinator_epoch"],
+        "transaction_version": 0,
+    }
+    return {"markers": ({**marker, **_describe_producers(step, symbols)},)}
 
 
 def _describe_producers(step: Step, symbols: Symbols) -> Fields:
-    parts = request_parts(step.api, step.version)
-    letter, index = step.values["partition"]
-    return {"topics": (parts.TopicRequest(name=symbols.topic(letter), partition_indexes=(index,)),)}
+    topic, index = _topic(step.values, symbols)
+    return {"topics": ({**topic, "partition_indexes": (index,)},)}
 
 
 def _join(step: Step, symbols: Symbols) -> Fields:
-    parts, values = request_parts(step.api, step.version), step.values
+    values = step.values
     member, _ = symbols.member(values["group"], values["member"])
     metadata = _SUBSCRIPTIONS[values.get("metadata", "topics")]
-    protocols = tuple(parts.JoinGroupRequestProtocol(name=name, metadata=metadata) for name in values["protocols"])
+    protocols = tuple({"name": name, "metadata": metadata} for name in values["protocols"])
     return {
         "group_id": symbols.group(values["group"]),
         "session_timeout": milliseconds(values["session_ms"]),
@@ -304,8 +288,8 @@ def _join(step: Step, symbols: Symbols) -> Fields:
 
 
 def _sync(step: Step, symbols: Symbols) -> Fields:
-    parts, claims = request_parts(step.api, step.version), _claims(step, symbols)
-    assignment = parts.SyncGroupRequestAssignment(member_id=claims["member_id"], assignment=b"assigned")
+    claims = _claims(step, symbols)
+    assignment = {"member_id": claims["member_id"], "assignment": b"assigned"}
     named = {"protocol_type": step.values["type"], "protocol_name": step.values["protocol"]}
     return {**claims, **named, "assignments": (assignment,)}
 
@@ -314,9 +298,8 @@ def _leave(step: Step, symbols: Symbols) -> Fields:
     claims = _claims(step, symbols)
     if step.version < 3:
         return claims
-    parts = request_parts(step.api, step.version)
     named = {"member_id": claims["member_id"], "group_instance_id": claims["group_instance_id"], "reason": None}
-    return {**claims, "members": (parts.MemberIdentity(**named),)}
+    return {**claims, "members": (named,)}
 
 
 def _describe_groups(step: Step, symbols: Symbols) -> Fields:
@@ -325,15 +308,13 @@ def _describe_groups(step: Step, symbols: Symbols) -> Fields:
 
 
 def _offset_delete(step: Step, symbols: Symbols) -> Fields:
-    parts = request_parts(step.api, step.version)
-    letter, index = step.values["partition"]
-    partition = parts.OffsetDeleteRequestPartition(partition_index=index)
-    topic = parts.OffsetDeleteRequestTopic(name=symbols.topic(letter), partitions=(partition,))
-    return {"group_id": symbols.group(step.values["group"]), "topics": (topic,)}
+    topic, index = _topic(step.values, symbols)
+    topics = ({**topic, "partitions": ({"partition_index": index},)},)
+    return {"group_id": symbols.group(step.values["group"]), "topics": topics}
 
 
 def _heartbeat_of_consumers(step: Step, symbols: Symbols) -> Fields:
-    parts, values = request_parts(step.api, step.version), step.values
+    values = step.values
     epochs = {
         "join": 0,
         "leave": -1,
@@ -345,7 +326,7 @@ def _heartbeat_of_consumers(step: Step, symbols: Symbols) -> Fields:
     if values["owned"] == "nothing" or values["epoch"] == "join":
         owned = ()
     elif values["owned"] == "assigned":
-        owned = (parts.TopicPartitions(topic_id=symbols.topic_id("t"), partitions=(0, 1)),)
+        owned = ({"topic_id": symbols.topic_id("t"), "partitions": (0, 1)},)
     topics = values["topics"]
     return {
         "group_id": symbols.group(values["group"]),
@@ -371,9 +352,9 @@ _MAKERS: Final[Mapping[str, Callable[[Step, Symbols], Fields]]] = {
     "offset_commit": _offset_commit,
     "offset_fetch": _offset_fetch,
     "fetch": _fetch,
-    "list_offsets": _one_partition("ListOffsetsTopic", "ListOffsetsPartition", leader_epoch="current_leader_epoch"),
-    "delete_records": _one_partition("DeleteRecordsTopic", "DeleteRecordsPartition"),
-    "offset_for_leader_epoch": _one_partition("OffsetForLeaderTopic", "OffsetForLeaderPartition"),
+    "list_offsets": _one_partition(leader_epoch="current_leader_epoch"),
+    "delete_records": _one_partition(),
+    "offset_for_leader_epoch": _one_partition(),
     "write_txn_markers": _markers,
     "describe_transactions": lambda step, symbols: {"transactional_ids": (symbols.id(step.values["id"]),)},
     "describe_producers": _describe_producers,

@@ -13,7 +13,7 @@ from tests.differential.decoding import decode_response
 from tests.differential.requests import fields_of, pair_of, sequence_of
 from tests.differential.steps import TOPICS, Step, Versions
 from tests.differential.symbols import Symbols
-from tests.emulator.api.raw_client import KEYS, TIMEOUT_S, RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import KEYS, TIMEOUT_S, RawClient, milliseconds
 from tests.interop.wire import GROUP, Wire, wait_until
 
 Answer = Any
@@ -60,11 +60,9 @@ class Side:
 
     def create_topics(self, names: Sequence[str]) -> dict[str, dict[str, tuple[str, UUID]]]:
         """Create the topics of sequences with these names, and return them by the sequence and its letters."""
-        parts = request_parts("create_topics", 7)
+        fields = {"replication_factor": 1, "assignments": (), "configs": ()}
         topics = tuple(
-            parts.CreatableTopic(
-                name=f"{name}-{letter}", num_partitions=count, replication_factor=1, assignments=(), configs=()
-            )
+            {"name": f"{name}-{letter}", "num_partitions": count, **fields}
             for name in names
             for letter, count in TOPICS.items()
         )
@@ -75,15 +73,12 @@ class Side:
         return {name: {letter: (f"{name}-{letter}", ids[f"{name}-{letter}"]) for letter in TOPICS} for name in names}
 
     def _are_led(self, names: Sequence[str]) -> bool:
-        parts = request_parts("list_offsets", 5)
+        end = {"current_leader_epoch": -1, "timestamp": -1}
         topics = tuple(
-            parts.ListOffsetsTopic(
-                name=f"{name}-{letter}",
-                partitions=tuple(
-                    parts.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
-                    for index in range(count)
-                ),
-            )
+            {
+                "name": f"{name}-{letter}",
+                "partitions": tuple({"partition_index": index, **end} for index in range(count)),
+            }
             for name in names
             for letter, count in TOPICS.items()
         )

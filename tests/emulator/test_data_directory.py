@@ -64,7 +64,7 @@ def test_a_deleted_topic_stays_deleted_and_its_name_can_be_used_again(data_dir: 
         client = RawClient(emulator.bootstrap_servers)
         for _ in range(2):
             assert client.produce(name, plain_batch(b"old")).base_offset == 0
-            client.call("delete_topics", 5, topic_names=(name,), timeout=milliseconds(10_000))
+            client.delete_topic(name)
             assert not (data_dir / f"{name}-0").exists()
             emulator.create_topic(name, 2)
         assert client.produce(name, plain_batch(b"new")).base_offset == 0
@@ -80,7 +80,7 @@ def test_what_a_crash_left_of_a_deleted_topic_is_removed(data_dir: Path, tmp_pat
             client.produce(topic, plain_batch(b"1"))
         before = tmp_path / "before"
         shutil.copytree(data_dir / "gone-0", before)
-        client.call("delete_topics", 5, topic_names=("gone",), timeout=milliseconds(10_000))
+        client.delete_topic("gone")
         shutil.copytree(data_dir, tmp_path / "killed")
     killed = tmp_path / "killed"
     *lines, destroyed = (killed / "metadata.journal").read_bytes().splitlines(keepends=True)
@@ -228,24 +228,6 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
         Emulator(data_dir=tmp_path / "file").start()
 
 
-def test_damaged_data_keeps_the_emulator_from_starting_and_leaves_everything_as_it_was(data_dir: Path) -> None:
-    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        client.produce("t", plain_batch(b"1"))
-        client.produce("t", plain_batch(b"2"))
-    (data_dir / ".clean-shutdown").unlink()
-    (data_dir / "t-0" / "00000000000000000000.index").unlink()
-    file = data_dir / "t-0" / "00000000000000000000.log"
-    damaged = bytearray(file.read_bytes())
-    damaged[64] ^= 1
-    file.write_bytes(damaged)
-    for _ in range(2):
-        with pytest.raises(StorageError, match=r"00000000000000000000\.log is damaged at position 0"):
-            Emulator(data_dir=data_dir).start()
-        assert file.read_bytes() == damaged
-        assert not (data_dir / ".clean-shutdown").exists()
-
-
 def test_partitions_without_a_journal_are_not_taken_for_an_empty_directory(data_dir: Path) -> None:
     with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
         RawClient(emulator.bootstrap_servers).produce("t", plain_batch(b"1"))
@@ -341,7 +323,6 @@ def test_what_no_disk_takes_is_not_acknowledged(data_dir: Path, monkeypatch: pyt
 
 def test_a_full_disk_is_told_to_administrators(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tuple({"topic_id": None, "name": name} for name in ("t", "new"))
-    deleted = {"name": "t", "topic_id": None}
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -355,8 +336,7 @@ def test_a_full_disk_is_told_to_administrators(data_dir: Path, monkeypatch: pyte
         options = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
         described = client.call("metadata", 12, topics=asked, **options).topics
         assert [topic.error_code for topic in described] == [ErrorCode.none, ErrorCode.kafka_storage_error]
-        timeout = milliseconds(1000)
-        (row,) = client.call("delete_topics", 6, topics=(deleted,), timeout=timeout).responses
+        row = client.delete_topic("t")
         assert row.error_code is ErrorCode.kafka_storage_error
         assert "No space left on device" in row.error_message
         assert (

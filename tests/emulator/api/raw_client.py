@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import socket
 import struct
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from functools import cache
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any, Self, get_args, get_origin
 
 from kio.schema.index import api_key_map
@@ -33,18 +32,6 @@ def milliseconds(value: int) -> Any:
 @cache
 def request_type(api: str, version: int) -> Any:
     return request_schema(KEYS[api], version)
-
-
-@cache
-def request_parts(api: str, version: int) -> Any:
-    """Return builders of the nested types of a request; they ignore fields that the version does not have."""
-    module = importlib.import_module(request_type(api, version).__module__)
-    return SimpleNamespace(**{name: builder(member) for name, member in vars(module).items() if is_dataclass(member)})
-
-
-def builder(entity_type: Any) -> Any:
-    known = {member.name for member in fields(entity_type)}
-    return lambda **values: entity_type(**{name: value for name, value in values.items() if name in known})
 
 
 def entity(kind: Any, values: Mapping[str, Any]) -> Any:
@@ -193,6 +180,22 @@ class RawClient:
         timeout = milliseconds(30_000)
         return self.call("create_topics", version, topics=(topic,), timeout=timeout, validate_only=False).topics[0]
 
+    def delete_topic(self, name: str) -> Any:
+        """Delete a topic; return its part of the response."""
+        topics = ({"name": name, "topic_id": None},)
+        return self.call("delete_topics", 6, topics=topics, timeout=milliseconds(10_000)).responses[0]
+
+    def delete_records(self, topic: str, offset: int, partition: int = 0) -> Any:
+        """Delete the records before an offset; return the partition's part of the response."""
+        topics = ({"name": topic, "partitions": ({"partition_index": partition, "offset": offset},)},)
+        return self.call("delete_records", 2, topics=topics, timeout=milliseconds(1000)).topics[0].partitions[0]
+
+    def add_partitions(self, transactional_id: str, producer: Any, topic: str, *partitions: int) -> list[int]:
+        """Add partitions of a topic to the transaction, as old clients do; return the error of each."""
+        fields = add_partitions_fields(transactional_id, producer, topic, *partitions)
+        (answered,) = self.call("add_partitions_to_txn", 3, **fields).results_by_topic_v3_and_below
+        return [int(row.partition_error_code) for row in answered.results_by_partition]
+
     def list_offsets(
         self, topic: str, timestamp: int = -1, *, version: int = 7, isolation_level: int = 0, leader_epoch: int = -1
     ) -> Any:
@@ -282,6 +285,17 @@ class RawClient:
             **values,
         )
         return response.topics[0].partitions[0].error_code
+
+
+def add_partitions_fields(transactional_id: str, producer: Any, topic: str, *partitions: int) -> dict[str, Any]:
+    """Return the fields of AddPartitionsToTxn up to version 3."""
+    named = {
+        "transactional_id": transactional_id,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "topics": ({"name": topic, "partitions": partitions},),
+    }
+    return {f"v3_and_below_{name}": value for name, value in named.items()}
 
 
 def produce_fields(

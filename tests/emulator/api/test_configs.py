@@ -301,8 +301,7 @@ def test_groups_and_subscriptions_are_listed_while_something_is_set(client: RawC
 
 def test_a_new_topic_of_an_old_name_has_no_settings(client: RawClient, topic: str) -> None:
     assert alter(client, TOPIC, topic, ("retention.ms", SET, "5")) == DONE
-    deleted = {"name": topic, "topic_id": None}
-    client.call("delete_topics", 6, topics=(deleted,), timeout=milliseconds(1000))
+    client.delete_topic(topic)
     assert client.create_topic(topic).error_code == 0
     assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
 

@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation, ResourceType
+from tests.emulator.api.config_requests import GROUP, SET, alter
 from tests.emulator.api.group_requests import join, join_fields
 from tests.emulator.api.offset_requests import commit
 from tests.emulator.api.raw_client import RawClient, milliseconds
@@ -64,12 +65,8 @@ def shape(emulator: Emulator) -> dict[str, Any]:
 
 
 def alter_group(client: RawClient, **configs: str) -> None:
-    altered = tuple(
-        {"name": name.replace("_", "."), "config_operation": 0, "value": value} for name, value in configs.items()
-    )
-    resource = {"resource_type": 32, "resource_name": "g", "configs": altered}
-    answer = client.call("incremental_alter_configs", 1, resources=(resource,), validate_only=False)
-    assert answer.responses[0].error_code == 0, answer
+    changes = [(name.replace("_", "."), SET, value) for name, value in configs.items()]
+    assert alter(client, GROUP, "g", *changes) == (0, None)
 
 
 def test_sessions_end_on_the_brokers_clock(emulator: Emulator, client: RawClient) -> None:

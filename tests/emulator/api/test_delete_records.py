@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch
+from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
 
 # imported as untyped: its types do not pass mypy's strict mode
 confluent_kafka: Any = import_module("confluent_kafka")
@@ -37,10 +37,7 @@ def emulator(data_dir: Path | None) -> Iterator[Emulator]:
 
 def delete(client: RawClient, offset: int, *, topic: str = "t", partition: int = 0) -> tuple[int, int]:
     """Return the error and the low watermark in the response."""
-    rows = ({"partition_index": partition, "offset": offset},)
-    topics = ({"name": topic, "partitions": rows},)
-    answer = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
-    (row,) = answer.topics[0].partitions
+    row = client.delete_records(topic, offset, partition)
     return int(row.error_code), row.low_watermark
 
 

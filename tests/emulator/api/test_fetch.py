@@ -6,7 +6,7 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.log.record_batch import parse_header
-from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, milliseconds, plain_batch
+from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, plain_batch
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -50,7 +50,7 @@ def test_a_fetch_gives_up_after_max_wait(client: RawClient) -> None:
 def test_a_waiting_fetch_notices_that_its_topic_was_deleted(emulator: Emulator, client: RawClient) -> None:
     waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
     with RawClient(emulator.bootstrap_servers) as other:
-        other.call("delete_topics", 5, topic_names=("t",), timeout=milliseconds(1))
+        other.delete_topic("t")
     assert client.receive("fetch", 12, waiting).responses[0].partitions[0].error_code == 3
 
 

@@ -181,8 +181,7 @@ def test_offsets_of_members_that_are_no_consumers(client: RawClient) -> None:
 
 def test_offsets_go_with_their_topic(emulator: Emulator, client: RawClient) -> None:
     commit(client, "g", 1, topic="other")
-    states = ({"name": "other", "topic_id": None},)
-    client.call("delete_topics", 6, topics=states, timeout=milliseconds(1))
+    client.delete_topic("other")
     emulator.create_topic("other")
     assert client.offset_fetch("g", "other").committed_offset == -1
 

@@ -9,7 +9,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.log.record_batch import build_batch
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
+from tests.emulator.api.raw_client import RawClient, plain_batch
 
 
 def end_of_epoch(client: RawClient, leader_epoch: int, *, topic: str = "t", **values: Any) -> tuple[int, int, int]:
@@ -78,13 +78,6 @@ def found(client: RawClient, topic: str = "t") -> dict[int, tuple[int, int]]:
     return {time: (row.offset, row.leader_epoch) for time, row in rows.items()}
 
 
-def delete_before(client: RawClient, offset: int) -> None:
-    partitions = ({"partition_index": 0, "offset": offset},)
-    topics = ({"name": "t", "partitions": partitions},)
-    response = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
-    assert response.topics[0].partitions[0].error_code == 0
-
-
 def test_list_offsets_has_the_epoch_of_the_batch(tmp_path: Path) -> None:
     """As Apache Kafka 4.4.0 did over its own restarts."""
     nothing = (-1, -1)
@@ -106,7 +99,7 @@ def test_list_offsets_has_the_epoch_of_the_batch(tmp_path: Path) -> None:
     ):
         every = {EARLIEST: (0, 0), 0: (0, 0), 1000: (0, 0), 2000: (2, 1), 3000: (4, 2), MAX_TIMESTAMP: (4, 2)}
         assert found(client) == every | {LATEST: (6, 3), 3001: nothing}
-        delete_before(client, 3)
+        assert client.delete_records("t", 3).error_code == 0
         assert found(client)[EARLIEST] == (3, 1)
-        delete_before(client, 6)
+        assert client.delete_records("t", 6).error_code == 0
         assert found(client)[EARLIEST] == (6, 3)

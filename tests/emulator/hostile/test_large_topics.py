@@ -45,8 +45,7 @@ def _extends(client: RawClient) -> None:
 
 
 def _deletes(client: RawClient) -> None:
-    response = client.call("delete_topics", 5, topic_names=("doomed",), timeout=milliseconds(30_000))
-    assert response.responses[0].error_code is ErrorCode.none
+    assert client.delete_topic("doomed").error_code is ErrorCode.none
 
 
 def _deletes_records(client: RawClient) -> None:
@@ -105,16 +104,7 @@ def _alters_many_resources(client: RawClient) -> None:
 
 def _commits_a_transaction(client: RawClient) -> None:
     producer = client.init_producer_id("x")
-    topics = ({"name": "big", "partitions": tuple(index % MANY for index in range(NAMED))},)
-    response = client.call(
-        "add_partitions_to_txn",
-        3,
-        v3_and_below_transactional_id="x",
-        v3_and_below_producer_id=producer.producer_id,
-        v3_and_below_producer_epoch=producer.producer_epoch,
-        v3_and_below_topics=topics,
-    )
-    assert len(response.results_by_topic_v3_and_below[0].results_by_partition) == NAMED
+    assert len(client.add_partitions("x", producer, "big", *(index % MANY for index in range(NAMED)))) == NAMED
     assert client.end_txn("x", producer, commit=True).error_code is ErrorCode.none
 
 

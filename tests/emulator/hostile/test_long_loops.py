@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from dualwrite.broker_emulator.slices import at_once
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
+from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.emulator.inside import cluster_of, is_completing, run_in_loop, waits_for_records
 from tests.interop.raw_wire.sharing import Sharer
@@ -113,10 +113,7 @@ def of_segments(tmp_path: Path) -> Iterator[Emulator]:
 
 
 def _deletes_records(emulator: Emulator, client: RawClient) -> None:
-    row = {"partition_index": 0, "offset": -1}
-    topics = ({"name": "t", "partitions": (row,)},)
-    answer = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
-    assert answer.topics[0].partitions[0].low_watermark == SEGMENTS
+    assert client.delete_records("t", -1).low_watermark == SEGMENTS
 
 
 def _deletes_by_age(emulator: Emulator, client: RawClient) -> None:
@@ -125,8 +122,7 @@ def _deletes_by_age(emulator: Emulator, client: RawClient) -> None:
 
 
 def _deletes_the_topic(emulator: Emulator, client: RawClient) -> None:
-    answer = client.call("delete_topics", 5, topic_names=("t",), timeout=milliseconds(1000))
-    assert answer.responses[0].error_code == ErrorCode.none
+    assert client.delete_topic("t").error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize("delete", [_deletes_records, _deletes_by_age, _deletes_the_topic])
@@ -167,14 +163,7 @@ def test_a_topic_is_deleted_while_very_many_markers_are_written(markers: str) ->
         run_in_loop(emulator, lambda: cluster.create_topic("t", many, assignments=[[other]] * many))
         with RawClient(emulator.bootstrap_servers.split(",")[coordinator]) as client, watched(emulator) as turns:
             producer = client.init_producer_id("x")
-            client.call(
-                "add_partitions_to_txn",
-                3,
-                v3_and_below_transactional_id="x",
-                v3_and_below_producer_id=producer.producer_id,
-                v3_and_below_producer_epoch=producer.producer_epoch,
-                v3_and_below_topics=({"name": "t", "partitions": tuple(range(many))},),
-            )
+            client.add_partitions("x", producer, "t", *range(many))
             if markers == "have no leader":
                 emulator.stop_node(other)
             else:
@@ -183,7 +172,6 @@ def test_a_topic_is_deleted_while_very_many_markers_are_written(markers: str) ->
                     run_in_loop(emulator, log.hold_high_watermark)
             assert client.end_txn("x", producer, commit=True).error_code == ErrorCode.none
             until(lambda: run_in_loop(emulator, lambda: is_completing(emulator, "x")))
-            answer = client.call("delete_topics", 5, topic_names=("t",), timeout=milliseconds(1000))
-            assert answer.responses[0].error_code == ErrorCode.none
+            assert client.delete_topic("t").error_code == ErrorCode.none
             until(lambda: not run_in_loop(emulator, lambda: is_completing(emulator, "x")))
     assert turns.longest < LONGEST

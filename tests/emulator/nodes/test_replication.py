@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
-from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch, produce_fields
+from tests.emulator.api.raw_client import (
+    RawClient,
+    add_partitions_fields,
+    batch_of,
+    milliseconds,
+    plain_batch,
+    produce_fields,
+)
 from tests.emulator.conftest import Connect
 from tests.support.conditions import until
 
@@ -192,15 +199,7 @@ def test_a_decision_is_answered_when_it_is_replicated(emulator: Emulator, connec
     producer = client.init_producer_id("x")
     index = next(index for index in range(3) if emulator.log("__transaction_state", index).log_end_offset)
     held = emulator.hold_replication("__transaction_state", index)
-    topics = ({"name": "t", "partitions": (0,)},)
-    asked = client.send(
-        "add_partitions_to_txn",
-        3,
-        v3_and_below_transactional_id="x",
-        v3_and_below_producer_id=producer.producer_id,
-        v3_and_below_producer_epoch=producer.producer_epoch,
-        v3_and_below_topics=topics,
-    )
+    asked = client.send("add_partitions_to_txn", 3, **add_partitions_fields("x", producer, "t", 0))
     assert client.is_silent()
     assert connect(coordinator).end_txn("x", producer, commit=True).error_code == 51
     held.release()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
@@ -23,18 +21,6 @@ def state_records(emulator: Emulator) -> list[int]:
     return versions
 
 
-def add_partition(client: RawClient, producer: Any) -> int:
-    answer = client.call(
-        "add_partitions_to_txn",
-        3,
-        v3_and_below_transactional_id="x",
-        v3_and_below_producer_id=producer.producer_id,
-        v3_and_below_producer_epoch=producer.producer_epoch,
-        v3_and_below_topics=({"name": "t", "partitions": (0,)},),
-    )
-    return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
-
-
 @pytest.mark.parametrize("end", [None, "crash_node", "stop_node"])
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_ends_by_the_version_of_its_requests(end: str | None, commit: bool) -> None:
@@ -46,7 +32,7 @@ def test_a_transaction_ends_by_the_version_of_its_requests(end: str | None, comm
             return RawClient(addresses[emulator.coordinator(transactional_id="x")])
 
         producer = coordinator().init_producer_id("x")
-        assert add_partition(coordinator(), producer) == 0
+        assert coordinator().add_partitions("x", producer, "t", 0) == [0]
         leader = RawClient(addresses[emulator.log("t").leader_id])
         records = batch_of(producer, b"1")
         assert leader.produce("t", records, transactional_id="x", version=11).error_code == 0

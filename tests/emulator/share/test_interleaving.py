@@ -28,7 +28,7 @@ from dualwrite.broker_emulator.share.state import (
     StateKey,
 )
 from dualwrite.broker_emulator.share.state_coordinator import StateShard
-from tests.emulator.api.raw_client import RawClient, milliseconds
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.inside import await_in_loop, run_in_loop
 from tests.interop.raw_wire.sharing import Sharer, set_group
 
@@ -131,9 +131,7 @@ def test_members_that_join_while_a_topic_is_deleted_are_kept(monkeypatch: pytest
             for group_id in ("g1", "g2"):
                 empty_group(client, group_id)
             with held("delete", emulator, monkeypatch) as waits:
-                names = ({"name": "orders", "topic_id": None},)
-                answer = client.call("delete_topics", 6, topics=names, timeout=milliseconds(0))
-                assert answer.responses[0].error_code == 0
+                assert client.delete_topic("orders").error_code == 0
                 assert waits.acquire(timeout=60)
                 sharer = Sharer(client, "g2", "others").join()
             assert error_of_deletion(client, send_delete_groups(client, "g1")) == 0, "after what was held"

@@ -9,7 +9,7 @@ import pytest
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
-from tests.emulator.api.raw_client import RawClient, milliseconds
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.killable_broker import KillableBroker
 from tests.interop.raw_wire.sharing import Sharer, set_group
 
@@ -96,8 +96,7 @@ def test_a_recreated_topic_begins_anew() -> None:
         sharer.put("a")
         sharer.acquire()
         assert sharer.acknowledge([(0, 0, [ACCEPT])]) == 0
-        names = ({"name": "orders", "topic_id": None},)
-        assert client.call("delete_topics", 6, topics=names, timeout=milliseconds(0)).responses[0].error_code == 0
+        assert client.delete_topic("orders").error_code == 0
         emulator.create_topic("orders")
         again = Sharer(client, "g", "orders").join()
         again.put("b")

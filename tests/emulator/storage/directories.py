@@ -14,7 +14,8 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.record_batch import CorruptRecordError, iter_records, split_batches
 from dualwrite.broker_emulator.log.segments import StorageError
-from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, plain_batch
+from tests.emulator.api.offset_requests import commit
+from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
 from tests.support.conditions import until
 
 CONFIG: Final = BrokerConfig(
@@ -65,9 +66,9 @@ def fill(emulator: Emulator) -> None:
         assert client.end_txn("writer", producer, commit=True).error_code is ErrorCode.none
         assert client.txn_offset_commit("writer", client.init_producer_id("writer"), "g", "t", 3) is ErrorCode.none
         client.end_txn("writer", client.init_producer_id("writer"), commit=True)
-        _commit_offset(client, 7)
-        _delete_records(client, "trimmed", 15)
-        client.call("delete_topics", 5, topic_names=("gone",), timeout=milliseconds(10_000))
+        assert commit(client, "g", 7) == 0
+        assert client.delete_records("trimmed", 15).error_code == 0
+        client.delete_topic("gone")
     emulator.set_config({"retention.ms": "3600000000"}, topic="trimmed")
     emulator.set_scram_user("alice", "secret")
     until(lambda: not emulator.call_in_loop(lambda: any(_markers_owed(emulator))))
@@ -76,27 +77,6 @@ def fill(emulator: Emulator) -> None:
 def _markers_owed(emulator: Emulator) -> list[str]:
     described = emulator.cluster.nodes[0].transactions
     return ["owed"] if described.background_tasks else []
-
-
-def _commit_offset(client: RawClient, offset: int) -> None:
-    partition = {
-        "partition_index": 0,
-        "committed_offset": offset,
-        "committed_leader_epoch": -1,
-        "committed_metadata": "",
-    }
-    topics = ({"name": "t", "partitions": (partition,)},)
-    response = client.call(
-        "offset_commit", 8, group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics
-    )
-    assert response.topics[0].partitions[0].error_code is ErrorCode.none
-
-
-def _delete_records(client: RawClient, topic: str, offset: int) -> None:
-    partition = {"partition_index": 0, "offset": offset}
-    topics = ({"name": topic, "partitions": (partition,)},)
-    response = client.call("delete_records", 2, topics=topics, timeout=milliseconds(1000))
-    assert response.topics[0].partitions[0].error_code is ErrorCode.none
 
 
 def contents_of(emulator: Emulator) -> Contents:

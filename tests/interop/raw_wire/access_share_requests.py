@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kafka.protocol.api_message import ApiMessage
 
-from tests.emulator.api.raw_client import milliseconds, request_parts
+from tests.emulator.api.raw_client import milliseconds
 from tests.interop.raw_wire.access_requests import (
     KioRequest,
     Scene,
@@ -82,9 +82,8 @@ def share_group_describe(scene: Scene) -> KioRequest:
 
 
 def _fetch(scene: Scene, member_id: str, epoch: int, topic_id: uuid.UUID) -> KioRequest:
-    parts = request_parts("share_fetch", 2)
-    partition = parts.FetchPartition(partition_index=0, acknowledgement_batches=())
-    topics = (parts.FetchTopic(topic_id=topic_id, partitions=(partition,)),)
+    partition = {"partition_index": 0, "acknowledgement_batches": ()}
+    topics = ({"topic_id": topic_id, "partitions": (partition,)},)
     limits = {"min_bytes": 1, "max_bytes": 1 << 20, "max_records": 1, "batch_size": 1, "share_acquire_mode": 1}
     session = {"share_session_epoch": epoch, "forgotten_topics_data": (), "is_renew_ack": False}
     names = {"group_id": _group(scene), "member_id": member_id, "max_wait": milliseconds(_MAX_WAIT_MS)}
@@ -122,10 +121,9 @@ def share_acknowledge_of_unknown_id(scene: Scene) -> KioRequest:
 
 
 def _acknowledgement(scene: Scene, member_id: str, epoch: int, topic_id: uuid.UUID) -> KioRequest:
-    parts = request_parts("share_acknowledge", 2)
-    batch = parts.AcknowledgementBatch(first_offset=0, last_offset=0, acknowledge_types=(_ACCEPT,))
-    partition = parts.AcknowledgePartition(partition_index=0, acknowledgement_batches=(batch,))
-    topics = (parts.AcknowledgeTopic(topic_id=topic_id, partitions=(partition,)),)
+    batch = {"first_offset": 0, "last_offset": 0, "acknowledge_types": (_ACCEPT,)}
+    partition = {"partition_index": 0, "acknowledgement_batches": (batch,)}
+    topics = ({"topic_id": topic_id, "partitions": (partition,)},)
     names = {"group_id": _group(scene), "member_id": member_id, "share_session_epoch": epoch, "is_renew_ack": False}
     return _request("share_acknowledge", 2, **names, topics=topics)
 
@@ -133,9 +131,8 @@ def _acknowledgement(scene: Scene, member_id: str, epoch: int, topic_id: uuid.UU
 # -- the state, in requests between brokers
 
 
-def _of_state(scene: Scene, api: str, version: int, topic: str, **values: Any) -> KioRequest:
-    parts = request_parts(api, version)
-    topics = (vars(parts)[topic](topic_id=scene.known_id, partitions=(parts.PartitionData(partition=0, **values),)),)
+def _of_state(scene: Scene, api: str, version: int, **values: Any) -> KioRequest:
+    topics = ({"topic_id": scene.known_id, "partitions": ({"partition": 0, **values},)},)
     return _request(api, version, group_id=_group(scene), topics=topics)
 
 
@@ -143,7 +140,7 @@ def initialize_share_group_state(scene: Scene) -> KioRequest:
     topic_id = base64.urlsafe_b64encode(scene.known_id.bytes).rstrip(b"=").decode()
     find: dict[str, Any] = {"key_type": _SHARE_KEY_TYPE, "coordinator_keys": (f"{_group(scene)}:{topic_id}:0",)}
     wait_until(lambda: ask(scene.admin, _request("find_coordinator", 6, **find))["coordinators"][0]["error_code"] == 0)
-    return _of_state(scene, "initialize_share_group_state", 0, "InitializeStateData", state_epoch=1, start_offset=0)
+    return _of_state(scene, "initialize_share_group_state", 0, state_epoch=1, start_offset=0)
 
 
 def _initialized(scene: Scene) -> None:
@@ -158,35 +155,32 @@ def _initialized(scene: Scene) -> None:
 
 def read_share_group_state(scene: Scene) -> KioRequest:
     _initialized(scene)
-    return _of_state(scene, "read_share_group_state", 0, "ReadStateData", leader_epoch=0)
+    return _of_state(scene, "read_share_group_state", 0, leader_epoch=0)
 
 
 def write_share_group_state(scene: Scene) -> KioRequest:
     _initialized(scene)
     epochs = {"state_epoch": 1, "leader_epoch": 0, "start_offset": 0}
     changes: Mapping[str, Any] = {"delivery_complete_count": 0, "state_batches": ()}
-    return _of_state(scene, "write_share_group_state", 1, "WriteStateData", **epochs, **changes)
+    return _of_state(scene, "write_share_group_state", 1, **epochs, **changes)
 
 
 def delete_share_group_state(scene: Scene) -> KioRequest:
     _initialized(scene)
-    return _of_state(scene, "delete_share_group_state", 0, "DeleteStateData")
+    return _of_state(scene, "delete_share_group_state", 0)
 
 
 def read_share_group_state_summary(scene: Scene) -> KioRequest:
     _initialized(scene)
-    return _of_state(scene, "read_share_group_state_summary", 1, "ReadStateSummaryData", leader_epoch=0)
+    return _of_state(scene, "read_share_group_state_summary", 1, leader_epoch=0)
 
 
 # -- offsets
 
 
 def _begin(scene: Scene) -> KioRequest:
-    parts = request_parts("alter_share_group_offsets", 0)
-    row = parts.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
-    topics = tuple(
-        parts.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=(row,)) for name in ("known", "missing")
-    )
+    row = {"partition_index": 0, "start_offset": 0}
+    topics = tuple({"topic_name": name, "partitions": (row,)} for name in ("known", "missing"))
     return _request("alter_share_group_offsets", 0, group_id=_group(scene), topics=topics)
 
 
@@ -208,25 +202,18 @@ def _altered(scene: Scene) -> None:
 
 def describe_share_group_offsets(scene: Scene) -> KioRequest:
     _altered(scene)
-    parts = request_parts("describe_share_group_offsets", 1)
-    topics = tuple(
-        parts.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=(0,)) for name in ("known", "missing")
-    )
-    group = parts.DescribeShareGroupOffsetsRequestGroup(group_id=_group(scene), topics=topics)
-    return _request("describe_share_group_offsets", 1, groups=(group,))
+    topics = tuple({"topic_name": name, "partitions": (0,)} for name in ("known", "missing"))
+    return _request("describe_share_group_offsets", 1, groups=({"group_id": _group(scene), "topics": topics},))
 
 
 def describe_all_share_group_offsets(scene: Scene) -> KioRequest:
     _altered(scene)
-    parts = request_parts("describe_share_group_offsets", 1)
-    group = parts.DescribeShareGroupOffsetsRequestGroup(group_id=_group(scene), topics=None)
-    return _request("describe_share_group_offsets", 1, groups=(group,))
+    return _request("describe_share_group_offsets", 1, groups=({"group_id": _group(scene), "topics": None},))
 
 
 def delete_share_group_offsets(scene: Scene) -> KioRequest:
     _altered(scene)
-    parts = request_parts("delete_share_group_offsets", 0)
-    topics = tuple(parts.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in ("known", "missing"))
+    topics = tuple({"topic_name": name} for name in ("known", "missing"))
     return _request("delete_share_group_offsets", 0, group_id=_group(scene), topics=topics)
 
 

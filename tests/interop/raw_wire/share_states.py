@@ -6,19 +6,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 
 
 class StateRequests:
     """The requests of brokers to the share coordinator, about partition 0 of a topic."""
-
-    TYPES: Mapping[str, str] = {
-        "initialize_share_group_state": "InitializeStateData",
-        "read_share_group_state": "ReadStateData",
-        "write_share_group_state": "WriteStateData",
-        "delete_share_group_state": "DeleteStateData",
-        "read_share_group_state_summary": "ReadStateSummaryData",
-    }
 
     def __init__(self, client: RawClient, group_id: str, topic_id: uuid.UUID) -> None:
         self.client, self.group_id, self.topic_id = client, group_id, topic_id
@@ -35,18 +27,11 @@ class StateRequests:
     def _send(self, name: str, topics: Sequence[tuple[uuid.UUID, Sequence[Mapping[str, Any]]]]) -> Any:
         api = f"{name}_share_group_state{'_summary' if name == 'summary' else ''}".replace("summary_", "read_")
         version = 1 if name in ("write", "summary") else 0
-        parts = request_parts(api, version)
-        made = tuple(
-            vars(parts)[self.TYPES[api]](topic_id=each, partitions=tuple(parts.PartitionData(**row) for row in rows))
-            for each, rows in topics
-        )
+        made = tuple({"topic_id": each, "partitions": tuple(rows)} for each, rows in topics)
         return self.client.call(api, version, group_id=self.group_id, topics=made)
 
     def write(self, state_epoch: int, leader_epoch: int, start_offset: int, *batches: tuple[int, int, int, int]) -> int:
-        parts = request_parts("write_share_group_state", 1)
-        rows = tuple(
-            parts.StateBatch(first_offset=first, last_offset=last, delivery_state=state, delivery_count=count)
-            for first, last, state, count in batches
-        )
+        names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
+        rows = tuple(dict(zip(names, batch, strict=True)) for batch in batches)
         epochs = {"state_epoch": state_epoch, "leader_epoch": leader_epoch, "start_offset": start_offset}
         return int(self.send("write", **epochs, delivery_complete_count=1, state_batches=rows).error_code)

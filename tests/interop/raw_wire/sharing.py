@@ -6,13 +6,12 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, request_parts
+from tests.emulator.api.config_requests import GROUP, SET, alter
+from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
 from tests.support.conditions import until
 
 Batches = Sequence[tuple[int, int, Sequence[int]]]
 """First offset, last offset and types of each."""
-_GROUP_RESOURCE = 32
-_SET = 0
 
 
 class Part(NamedTuple):
@@ -26,14 +25,8 @@ class Part(NamedTuple):
 
 def set_group(client: RawClient, group_id: str, **settings: str) -> None:
     """Alter settings of a group, whose names have `_` for `.`, and no `share.`."""
-    parts = request_parts("incremental_alter_configs", 1)
-    configs = tuple(
-        parts.AlterableConfig(name="share." + name.replace("_", "."), config_operation=_SET, value=value)
-        for name, value in settings.items()
-    )
-    resource = parts.AlterConfigsResource(resource_type=_GROUP_RESOURCE, resource_name=group_id, configs=configs)
-    answer = client.call("incremental_alter_configs", 1, resources=(resource,), validate_only=False)
-    assert answer.responses[0].error_code == 0, answer
+    changes = [("share." + name.replace("_", "."), SET, value) for name, value in settings.items()]
+    assert alter(client, GROUP, group_id, *changes) == (0, None)
 
 
 def heartbeat(client: RawClient, group_id: str, member_id: str, epoch: int, **values: Any) -> Any:
@@ -88,14 +81,9 @@ class Sharer:
     def raw_fetch(self, epoch: int, acknowledged: Mapping[int, Batches] | None = None, **values: Any) -> Any:
         """ShareFetch; opening a session names partition 0."""
         version = values.pop("version", 2)
-        parts = request_parts("share_fetch", version)
-        rows = dict.fromkeys((0,), ()) if epoch == 0 else {}
-        rows |= {index: _batches(parts, batches) for index, batches in (acknowledged or {}).items()}
-        partitions = tuple(
-            parts.FetchPartition(partition_index=index, acknowledgement_batches=batches)
-            for index, batches in rows.items()
-        )
-        topics = (parts.FetchTopic(topic_id=self.topic_id, partitions=partitions),) if partitions else ()
+        named: dict[int, Batches] = {0: ()} if epoch == 0 else {}
+        named |= acknowledged or {}
+        topics = ({"topic_id": self.topic_id, "partitions": _partitions(named)},) if named else ()
         fields = {
             "max_wait": milliseconds(values.pop("max_wait_ms", 3000)),
             "min_bytes": 1,
@@ -135,12 +123,8 @@ class Sharer:
     def raw_acknowledge(self, epoch: int, acknowledged: Mapping[int, Batches], **values: Any) -> Any:
         """ShareAcknowledge."""
         version = values.pop("version", 2)
-        parts = request_parts("share_acknowledge", version)
-        partitions = tuple(
-            parts.AcknowledgePartition(partition_index=index, acknowledgement_batches=_batches(parts, batches))
-            for index, batches in acknowledged.items()
-        )
-        topics = (parts.AcknowledgeTopic(topic_id=values.pop("topic_id", self.topic_id), partitions=partitions),)
+        topic_id = values.pop("topic_id", self.topic_id)
+        topics = ({"topic_id": topic_id, "partitions": _partitions(acknowledged)},)
         names = {"group_id": self.group_id, "member_id": self.member_id, "share_session_epoch": epoch}
         return self.client.call(
             "share_acknowledge", version, **{**names, "is_renew_ack": False, "topics": topics, **values}
@@ -159,8 +143,14 @@ class Sharer:
         return int(self.raw_fetch(-1, max_wait_ms=0).error_code)
 
 
-def _batches(parts: Any, batches: Batches) -> tuple[Any, ...]:
+def _partitions(acknowledged: Mapping[int, Batches]) -> tuple[dict[str, Any], ...]:
     return tuple(
-        parts.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=tuple(types))
-        for first, last, types in batches
+        {
+            "partition_index": index,
+            "acknowledgement_batches": tuple(
+                {"first_offset": first, "last_offset": last, "acknowledge_types": tuple(types)}
+                for first, last, types in batches
+            ),
+        }
+        for index, batches in acknowledged.items()
     )

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient
 from tests.interop.conftest import Broker
 from tests.interop.wire import Wire
 from tests.support.conditions import until
@@ -74,15 +74,10 @@ def client(broker: Broker) -> Iterator[RawClient]:
 @pytest.fixture
 def topic_with(broker: Broker, client: RawClient) -> Any:
     """Creates a topic with settings."""
-    parts = request_parts("create_topics", 5)
 
-    def create(settings: dict[str, str]) -> str:
+    def create(settings: dict[str, Any]) -> str:
         name = next_name("checked")
-        configs = tuple(parts.CreatableTopicConfig(name=key, value=value) for key, value in settings.items())
-        topic = parts.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=configs)
-        timeout = milliseconds(10_000)
-        created = client.call("create_topics", 5, topics=(topic,), timeout=timeout, validate_only=False)
-        assert created.topics[0].error_code == 0
+        assert client.create_topic(name, version=5, **settings).error_code == 0
         with Wire(broker.bootstrap_servers) as wire:
             until(lambda: wire.fetch(name).error == 0)
         return name

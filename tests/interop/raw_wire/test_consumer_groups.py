@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.groups.records import decode_group_key
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.group_requests import delete, delete_offset, describe, leave, listed
 from tests.emulator.api.group_requests import heartbeat as classic_heartbeat
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, Code, Wire, wait_until
 
@@ -63,20 +63,19 @@ class Group:
         self._read = 0
 
     def create_topic(self, letter: str, count: int) -> None:
-        name = self.topic(letter)
-        self.wire.create_topic(name, count)
-        parts = request_parts("metadata", 12)
-        topics = (parts.MetadataRequestTopic(topic_id=None, name=name),)
-        fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-        (topic,) = self.client.call("metadata", 12, topics=topics, **fields).topics
-        self.ids[letter], self._letters[topic.topic_id] = topic.topic_id, letter
+        self.wire.create_topic(self.topic(letter), count)
+        self.ids[letter] = self.client.topic_id(self.topic(letter))
+        self._letters[self.ids[letter]] = letter
 
     def topic(self, letter: str) -> str:
         return f"{self.group_id}-{letter}"
 
+    def named(self, letter: str) -> dict[str, Any]:
+        """The topic's name and id, as requests have them."""
+        return {"name": self.topic(letter), "topic_id": self.ids[letter]}
+
     def request(self, member: str, epoch: int, **values: Any) -> Any:
         """A heartbeat; topics and owned partitions by letters. Joining subscribes to "a" unless told otherwise."""
-        parts = request_parts("consumer_group_heartbeat", 1)
         fields: dict[str, Any] = {"subscribed_topic_regex": None, "topic_partitions": None}
         if epoch == 0:
             joins = {"rebalance_timeout": milliseconds(20_000), "topic_partitions": ()}
@@ -85,7 +84,7 @@ class Group:
             fields["subscribed_topic_names"] = tuple(self.topic(letter) for letter in values.pop("topics"))
         if "owned" in values:
             fields["topic_partitions"] = tuple(
-                parts.TopicPartitions(topic_id=self.ids[letter], partitions=tuple(indexes))
+                {"topic_id": self.ids[letter], "partitions": tuple(indexes)}
                 for letter, indexes in values.pop("owned").items()
             )
         fields |= values
@@ -290,17 +289,9 @@ def test_requests_that_cannot_be(
 
 
 def commit(members: Group, member: str, epoch: int, *names: tuple[str, int], version: int = 9) -> set[int]:
-    parts = request_parts("offset_commit", version)
+    offset = {"committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
     topics = tuple(
-        parts.OffsetCommitRequestTopic(
-            name=members.topic(letter),
-            topic_id=members.ids[letter],
-            partitions=(
-                parts.OffsetCommitRequestPartition(
-                    partition_index=index, committed_offset=7, committed_leader_epoch=-1, committed_metadata=""
-                ),
-            ),
-        )
+        {**members.named(letter), "partitions": ({"partition_index": index, **offset},)}
         for letter, index in names or [("a", 0)]
     )
     claim = {"member_id": member, "generation_id_or_member_epoch": epoch}
@@ -309,13 +300,8 @@ def commit(members: Group, member: str, epoch: int, *names: tuple[str, int], ver
 
 
 def fetch(members: Group, member: str | None, epoch: int, version: int = 9) -> tuple[int, list[int]]:
-    parts = request_parts("offset_fetch", version)
-    topics = (
-        parts.OffsetFetchRequestTopics(name=members.topic("a"), topic_id=members.ids["a"], partition_indexes=(0,)),
-    )
-    asked = parts.OffsetFetchRequestGroup(
-        group_id=members.group_id, member_id=member, member_epoch=epoch, topics=topics
-    )
+    topics = ({**members.named("a"), "partition_indexes": (0,)},)
+    asked = {"group_id": members.group_id, "member_id": member, "member_epoch": epoch, "topics": topics}
     (row,) = members.client.call("offset_fetch", version, groups=(asked,), require_stable=False).groups
     return int(row.error_code), [part.committed_offset for topic in row.topics for part in topic.partitions]
 
@@ -413,35 +399,29 @@ def assignment(members: Group, *indexes: int) -> bytes:
 
 
 def join(members: Group, member_id: str = "", owned: tuple[int, ...] = (), **values: Any) -> Any:
-    parts = request_parts("join_group", 9)
-    metadata = subscription(members, owned)
     fields = {
         "group_id": members.group_id,
         "member_id": member_id,
         "session_timeout": milliseconds(10_000),
         "rebalance_timeout": milliseconds(20_000),
         "protocol_type": "consumer",
-        "protocols": (parts.JoinGroupRequestProtocol(name="range", metadata=metadata),),
+        "protocols": ({"name": "range", "metadata": subscription(members, owned)},),
     }
     answer = members.client.call("join_group", 9, **{**fields, **values})
     return join(members, answer.member_id, owned, **values) if answer.error_code == 79 else answer
 
 
 def sync(members: Group, joined: Any, *indexes: int, **values: Any) -> tuple[int, bytes]:
-    parts = request_parts("sync_group", 5)
-    given = parts.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment(members, *indexes))
-    fields = {"generation_id": joined.generation_id, "member_id": joined.member_id, "protocol_type": "consumer"}
-    answer = members.client.call(
-        "sync_group",
-        5,
-        **{
-            "group_id": members.group_id,
-            "protocol_name": "range",
-            "assignments": (given,) if indexes else (),
-            **fields,
-            **values,
-        },
-    )
+    given = {"member_id": joined.member_id, "assignment": assignment(members, *indexes)}
+    fields = {
+        "group_id": members.group_id,
+        "generation_id": joined.generation_id,
+        "member_id": joined.member_id,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": (given,) if indexes else (),
+    }
+    answer = members.client.call("sync_group", 5, **{**fields, **values})
     return int(answer.error_code), answer.assignment
 
 

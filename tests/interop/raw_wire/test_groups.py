@@ -29,7 +29,7 @@ from tests.emulator.api.group_requests import (
     sync,
 )
 from tests.emulator.api.offset_requests import commit
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, Code, Wire
 
@@ -149,7 +149,7 @@ def test_static_members(
 
 def test_a_static_member_with_other_protocols(client: RawClient, group: str) -> None:
     names = ("range", "sticky")
-    both = tuple(request_parts("join_group", 9).JoinGroupRequestProtocol(name=name, metadata=b"m") for name in names)
+    both = tuple({"name": name, "metadata": b"m"} for name in names)
     join_stable(client, group, group_instance_id="i", protocols=both)
     again = join(client, group, group_instance_id="i", protocols=both[1:])
     assert (again.error_code, again.generation_id, again.protocol_name) == (0, 2, "sticky")
@@ -264,7 +264,7 @@ def test_deletion(client: RawClient, wire: Wire, group: str, topic: str) -> None
 def subscription_to(topic: str) -> tuple[Any, ...]:
     name = topic.encode()
     metadata = b"\0\0" + (1).to_bytes(4) + len(name).to_bytes(2) + name + b"\xff\xff\xff\xff"
-    return (request_parts("join_group", 9).JoinGroupRequestProtocol(name="range", metadata=metadata),)
+    return ({"name": "range", "metadata": metadata},)
 
 
 def test_records(client: RawClient, wire: Wire, group: str, topic: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, Code, Identity, Wire
 
@@ -36,15 +36,13 @@ def client(broker: Broker) -> Iterator[RawClient]:
 
 # --- TxnOffsetCommit v6 -----------------------------------------------------------------------------------------------
 
-PARTS = request_parts("txn_offset_commit", 6)
 Offsets = tuple[uuid.UUID | None, Sequence[Any]]
 
 
-def at(partition: int, metadata: str = "m") -> Any:
+def at(partition: int, metadata: str = "m") -> dict[str, Any]:
     """The offset 5 of a partition."""
-    return PARTS.TxnOffsetCommitRequestPartition(
-        partition_index=partition, committed_offset=5, committed_leader_epoch=0, committed_metadata=metadata
-    )
+    committed = {"committed_offset": 5, "committed_leader_epoch": 0, "committed_metadata": metadata}
+    return {"partition_index": partition, **committed}
 
 
 class Transaction(NamedTuple):
@@ -65,10 +63,7 @@ class Transaction(NamedTuple):
             "group_id": self.group,
             "producer_id": self.identity.producer_id,
             "producer_epoch": self.identity.producer_epoch,
-            "topics": tuple(
-                PARTS.TxnOffsetCommitRequestTopic(topic_id=topic_id, partitions=tuple(partitions))
-                for topic_id, partitions in topics
-            ),
+            "topics": tuple({"topic_id": topic_id, "partitions": tuple(rows)} for topic_id, rows in topics),
         }
         response = self.client.call("txn_offset_commit", 6, **asked | changes)
         return [

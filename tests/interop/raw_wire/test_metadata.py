@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 from tests.interop.conftest import Broker
 from tests.support.conditions import until
 from tests.support.names import next_name
@@ -85,11 +85,10 @@ class Topic(NamedTuple):
 def metadata(
     client: RawClient, version: int, requested: list[tuple[str | None, UUID | None]], *, creates: bool = False
 ) -> list[Row]:
-    kind = request_parts("metadata", version).MetadataRequestTopic
     response = client.call(
         "metadata",
         version,
-        topics=tuple(kind(name=name, topic_id=topic_id) for name, topic_id in requested),
+        topics=tuple({"name": name, "topic_id": topic_id} for name, topic_id in requested),
         allow_auto_topic_creation=creates,
         include_topic_authorized_operations=False,
         include_cluster_authorized_operations=False,

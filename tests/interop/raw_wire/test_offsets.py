@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 from tests.interop.conftest import Broker, every_broker
 from tests.interop.wire import GROUP, Code, Identity, Wire
 
@@ -61,12 +61,10 @@ def test_offsets_of_a_group_that_was_not_added(
 
 def test_the_order_of_an_answer(broker: Broker, topic: str, group: str) -> None:
     """Missing topics come first, then the others in the order of the request; each topic is named once."""
-    parts = request_parts("offset_commit", 9)
 
-    def of(name: str, *partitions: int) -> Any:
-        at = parts.OffsetCommitRequestPartition
-        offsets = tuple(at(partition_index=index, committed_offset=1, committed_metadata="") for index in partitions)
-        return parts.OffsetCommitRequestTopic(name=name, partitions=offsets)
+    def of(name: str, *partitions: int) -> dict[str, Any]:
+        committed = {"committed_offset": 1, "committed_metadata": ""}
+        return {"name": name, "partitions": tuple({"partition_index": index, **committed} for index in partitions)}
 
     asked = (of(topic, 0, 7), of(f"{topic}-missing", 0), of(topic, 8))
     with RawClient(broker.bootstrap_servers) as client:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.emulator.api.group_requests import delete
-from tests.emulator.api.raw_client import RawClient, batch_of, request_parts
+from tests.emulator.api.offset_requests import commit
+from tests.emulator.api.raw_client import RawClient, batch_of
 from tests.interop.conftest import Broker
 from tests.interop.raw_wire.share_states import StateRequests
 from tests.interop.raw_wire.sharing import Sharer, heartbeat, set_group
@@ -126,14 +127,7 @@ def test_group_types_exclude_each_other(sharer: Sharer) -> None:
     asked: dict[str, Any] = {"group_ids": (group_id,), "include_authorized_operations": False}
     answer = client.call("consumer_group_describe", 1, **asked).groups[0]
     assert (answer.error_code, answer.error_message) == (69, f"Group {group_id} is not a consumer group.")
-    parts = request_parts("offset_commit", 9)
-    partition = parts.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
-    )
-    topics = (parts.OffsetCommitRequestTopic(name=sharer.topic, partitions=(partition,)),)
-    names: dict[str, Any] = {"member_id": "", "group_instance_id": None, "generation_id_or_member_epoch": -1}
-    committed = client.call("offset_commit", 9, group_id=group_id, topics=topics, **names)
-    assert committed.topics[0].partitions[0].error_code == 69
+    assert commit(client, group_id, 1, topic=sharer.topic) == 69
     listed = client.call("list_groups", 5, states_filter=(), types_filter=("Share",)).groups
     assert [(row.group_type, row.protocol_type, row.group_state) for row in listed if row.group_id == group_id] == [
         ("share", "share", "Stable")
@@ -375,15 +369,8 @@ def test_renewals(sharer: Sharer) -> None:
 
 
 def offsets(sharer: Sharer, topics: Any = None) -> Any:
-    parts = request_parts("describe_share_group_offsets", 1)
-    rows = (
-        None
-        if topics is None
-        else tuple(
-            parts.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=indexes) for name, indexes in topics
-        )
-    )
-    group = parts.DescribeShareGroupOffsetsRequestGroup(group_id=sharer.group_id, topics=rows)
+    rows = None if topics is None else tuple({"topic_name": name, "partitions": indexes} for name, indexes in topics)
+    group = {"group_id": sharer.group_id, "topics": rows}
     (answer,) = sharer.client.call("describe_share_group_offsets", 1, groups=(group,)).groups
     assert answer.error_code == 0
     return {
@@ -394,20 +381,15 @@ def offsets(sharer: Sharer, topics: Any = None) -> Any:
 
 
 def alter(sharer: Sharer, *altered: tuple[str, int, int]) -> Any:
-    parts = request_parts("alter_share_group_offsets", 0)
     topics = tuple(
-        parts.AlterShareGroupOffsetsRequestTopic(
-            topic_name=name,
-            partitions=(parts.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=offset),),
-        )
+        {"topic_name": name, "partitions": ({"partition_index": index, "start_offset": offset},)}
         for name, index, offset in altered
     )
     return sharer.client.call("alter_share_group_offsets", 0, group_id=sharer.group_id, topics=topics)
 
 
 def delete_offsets(sharer: Sharer, *names: str) -> Any:
-    parts = request_parts("delete_share_group_offsets", 0)
-    topics = tuple(parts.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names)
+    topics = tuple({"topic_name": name} for name in names)
     return sharer.client.call("delete_share_group_offsets", 0, group_id=sharer.group_id, topics=topics)
 
 
