@@ -74,6 +74,8 @@ def test_nothing_takes_long(pattern: str) -> None:
         ("a{0}b{2}c{1,}", "bbc", "abbc"),
         ("a{,2}", "a{,2}", "aa"),
         (r"\é", "é", "e"),
+        (r"[\p{Lu}x]\pN", "B7", "b7"),
+        ("[]a]{1,3}", "a]a", "b"),
         ("", "", "a"),
     ],
 )
@@ -113,6 +115,7 @@ def test_the_syntax_of_re2j(pattern: str, matching: str, other: str) -> None:
         ("(?P=n)", "invalid or unsupported Perl syntax"),
         ("(?x)a", "invalid or unsupported Perl syntax"),
         ("(?<!a)", "invalid named capture"),
+        ("(?<=a)", "invalid named capture"),
         ("(?P<é>a)", "invalid named capture"),
         ("(?P<>a)", "invalid named capture"),
         ("(?P<n>a)(?<n>b)", "duplicate capture group name"),

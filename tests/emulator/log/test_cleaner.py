@@ -117,24 +117,6 @@ def test_tombstones_live_for_delete_retention_ms(make_log: MakeLog) -> None:
     assert record.timestamp == NOW_MS
 
 
-def test_records_of_aborted_transactions_go_and_do_not_replace_others(make_log: MakeLog) -> None:
-    log = make_log()
-    put(log, ("a", "1"))
-    transact(log, ("a", "aborted"), ("z", "aborted"), commit=False)
-    put(log, ("b", "1"))
-    compact(log)
-    assert data(log) == [(0, "a", "1"), (4, "b", "1")]
-
-
-def test_records_of_committed_transactions_replace_others(make_log: MakeLog) -> None:
-    log = make_log()
-    put(log, ("a", "1"))
-    transact(log, ("a", "committed"), commit=True)
-    put(log, ("b", "1"))
-    compact(log)
-    assert data(log) == [(1, "a", "committed"), (3, "b", "1")]
-
-
 @pytest.mark.parametrize("commit", [False, True])
 def test_a_marker_stays_until_its_records_are_gone_and_delete_retention_ms_longer(
     make_log: MakeLog, commit: bool

@@ -84,36 +84,11 @@ def test_appended_batches_get_consecutive_offsets(log: PartitionLog, writer: str
     assert [header.leader_epoch for header, _ in split_batches(result.records)] == [0, 4]
 
 
-def test_several_batches_of_one_request_are_appended_together_or_not_at_all(log: PartitionLog) -> None:
-    first = batch(b"a", b"b", producer_id=PID, producer_epoch=0, base_sequence=0)
-    second = batch(b"c", producer_id=PID, producer_epoch=0, base_sequence=2)
-    gap = batch(b"d", producer_id=PID, producer_epoch=0, base_sequence=9)
-    assert append(log, first + gap).error is ErrorCode.out_of_order_sequence_number
-    assert (log.log_end_offset, log.producers()) == (0, [])
-    assert append(log, first + second).base_offset == 0
-    assert values(log) == [b"a", b"b", b"c"]
-
-
-def test_several_transactional_batches_of_one_request_need_one_guard(log: PartitionLog) -> None:
-    first, second = (
-        batch(producer_id=PID, producer_epoch=0, base_sequence=sequence, transactional=True) for sequence in (0, 1)
-    )
-    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=True)
-    assert append(log, first + second, guard).error is ErrorCode.none
-    assert log.producers()[0].last_sequence == 1
-
-
 def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
     received = bytearray(batch(b"a"))
     assert log.append(memoryview(received), now_ms=NOW_MS).error is ErrorCode.none
     received[:] = bytes(len(received))  # the connection reuses its buffer (KAFKA-15653)
     assert values(log) == [b"a"]
-
-
-@pytest.mark.parametrize("records", [b"", batch()[:16] + b"\x01" + batch()[17:]], ids=["none", "an old one"])
-def test_what_is_no_batch_leaves_nothing(log: PartitionLog, records: bytes) -> None:
-    assert append(log, records).error is ErrorCode.invalid_record
-    assert (log.log_end_offset, list(log.batches())) == (0, [])
 
 
 def test_coordinators_append_without_sequences(log: PartitionLog) -> None:

@@ -179,25 +179,6 @@ def test_indexes_and_snapshots_are_rebuilt(folder: Path, suffix: str, how: str) 
     assert found.aborted_transactions(0, 10) == log.aborted_transactions(0, 10) == [(7, 0)]
 
 
-def test_only_the_newest_batch_is_a_duplicate_after_a_crash(folder: Path) -> None:
-    log = open_log(folder)
-    for sequence in range(7):
-        append(log, b"value", sequence=sequence, producer_id=7)
-    found = open_log(folder)
-
-    def retry(sequence: int) -> tuple[ErrorCode, int]:
-        again = batch(b"value", writer="own", producer_id=7, producer_epoch=0, base_sequence=sequence)
-        result = found.append(again, now_ms=NOW_MS)
-        return result.error, result.base_offset
-
-    assert [retry(sequence) for sequence in (6, 5, 2)] == [
-        (ErrorCode.none, 6),
-        (ErrorCode.out_of_order_sequence_number, -1),
-        (ErrorCode.out_of_order_sequence_number, -1),
-    ]
-    assert found.log_end_offset == 7
-
-
 # writing
 
 
@@ -221,21 +202,6 @@ def test_a_full_disk_refuses_the_batch_and_leaves_nothing_of_it(folder: Path, mo
     assert log.append(records, now_ms=NOW_MS).base_offset == 1
     for found in (log, open_log(folder)):
         assert [value for _, _, value in contents(found)] == [b"before", b"refused"]
-
-
-def test_a_failed_fsync_is_never_acknowledged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(file: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    log = open_log(folder, fsync=Fsync.ALWAYS)
-    append(log, b"before")
-    monkeypatch.setattr(os, "fdatasync", fail)
-    with pytest.raises(StorageError, match="flushing to the disk failed"):
-        append(log, b"lost")
-    assert log.high_watermark == 1
-    monkeypatch.undo()
-    result = log.append(batch(b"later", writer="own"), now_ms=NOW_MS)
-    assert result.error is ErrorCode.kafka_storage_error
 
 
 def test_more_segments_than_files_may_be_open(folder: Path) -> None:

@@ -80,15 +80,6 @@ def test_overdue_records_are_compacted_though_little_is_dirty(make_log: MakeLog)
     assert ("k0", "v") not in left
 
 
-def test_without_a_limit_it_waits_until_enough_is_new(make_log: MakeLog) -> None:
-    log = make_log(cleanup_policy="compact", min_cleanable_dirty_ratio="1", segment_ms="1000")
-    for second in range(4):
-        put(log, "k", str(second), now_ms=NOW_MS + 1001 * second)
-    assert compact(log, NOW_MS) == [("k", "2"), ("k", "3")], "a first run: everything is new"
-    put(log, "k", "4", now_ms=NOW_MS + 5 * 1001)
-    assert compact(log, NOW_MS + HOUR_MS) == [("k", "2"), ("k", "3"), ("k", "4")]
-
-
 @pytest.mark.parametrize("writer", WRITERS)
 def test_records_get_the_time_of_the_append(make_log: MakeLog, writer: str) -> None:
     log = make_log(message_timestamp_type="LogAppendTime")
@@ -116,23 +107,6 @@ def test_compaction_keeps_the_time_of_the_append(make_log: MakeLog) -> None:
     assert compact(log, NOW_MS + 3000) == [("b", "1"), ("a", "1"), ("c", "v")]
     times = [record.timestamp - NOW_MS for batch in log.batches() for record in iter_records(batch)]
     assert times == [0, 1001, 3000]
-
-
-@pytest.mark.parametrize(
-    ("settings", "age_ms", "error"),
-    [
-        ({}, 10 * HOUR_MS, 0),
-        ({"message_timestamp_before_max_ms": "1000"}, 1000, 0),
-        ({"message_timestamp_before_max_ms": "1000"}, 1001, 32),
-        ({"message_timestamp_after_max_ms": "1000"}, -1000, 0),
-        ({"message_timestamp_after_max_ms": "1000"}, -1001, 32),
-        ({"message_timestamp_after_max_ms": "0", "message_timestamp_type": "LogAppendTime"}, -1001, 0),
-    ],
-)
-def test_timestamps_within_limits(make_log: MakeLog, settings: dict[str, str], age_ms: int, error: int) -> None:
-    data = build_batch([(None, b"v")], timestamp_ms=NOW_MS)
-    result = make_log(**settings).append(data, now_ms=NOW_MS + age_ms)
-    assert result.error == error
 
 
 def test_a_batch_that_does_not_fit_is_not_passed_over(make_log: MakeLog) -> None:

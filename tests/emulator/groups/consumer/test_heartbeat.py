@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer import membership
 from dualwrite.broker_emulator.groups.consumer.group import NOTHING, HeartbeatResponse
-from dualwrite.broker_emulator.groups.consumer.regular_expressions import compiled
 from dualwrite.broker_emulator.groups.consumer.states import (
-    NEXT_GROUP_STATES,
-    NEXT_MEMBER_STATES,
     ConsumerGroupState,
-    InvalidStepError,
-    MemberState,
-    check_group_step,
-    check_member_step,
 )
 
 from .members import REBALANCE_MS, SETTINGS, Coordinator, partitions
@@ -93,60 +83,3 @@ def test_expressions_are_resolved_after_the_response_and_refreshed_later() -> No
     group.pass_time(1)
     group.settle()
     assert frozenset(group.member("m1").assigned) >= partitions("b", 0)
-
-
-@pytest.mark.parametrize(
-    ("expression", "matches", "does_not"),
-    [
-        ("a.*", "abc", "ba"),
-        ("^(a|b)$", "b", "c"),
-        (r"\Qa.b\E.*", "a.b-", "acb"),
-        ("[[:alpha:]_]+", "a_b", "a1"),
-        (r"[\p{Lu}x]\pN", "B7", "b7"),
-        (r"a\z", "a", "ab"),
-        ("(?i)abc", "ABC", "abd"),
-        (r"(?<name>a)\.b", "a.b", "axb"),
-        ("[]a]{1,3}", "a]a", "b"),
-    ],
-)
-def test_expressions_of_re2(expression: str, matches: str, does_not: str) -> None:
-    assert compiled(expression).fullmatch(matches)
-    assert not compiled(expression).fullmatch(does_not)
-
-
-@pytest.mark.parametrize(
-    ("expression", "complaint"),
-    [
-        ("[", "missing closing ]"),
-        ("(", "missing closing )"),
-        (")", "regexp/syntax: internal error"),
-        ("a**", "invalid nested repetition operator"),
-        ("a++", "invalid nested repetition operator"),
-        ("(?=a)", "invalid or unsupported Perl syntax"),
-        ("(?<=a)", "invalid named capture"),
-        (r"\1", "invalid escape sequence"),
-        ("a{2,1}", "invalid repeat count"),
-        ("x{1001}", "invalid repeat count"),
-        ("[z-a]", "invalid character class range"),
-        ("[[:foo:]]", "invalid character class range"),
-        (r"\p{Foo}", "invalid character class range"),
-        ("*", "missing argument to repetition operator"),
-        ("\\", "trailing backslash at end of expression"),
-        ("(?x)a", "invalid or unsupported Perl syntax"),
-    ],
-)
-def test_expressions_that_re2_refuses_are_refused_in_its_words(expression: str, complaint: str) -> None:
-    with pytest.raises(RefusedError) as refused:
-        compiled(expression)
-    assert refused.value.error == 128
-    expected = f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {complaint}."
-    assert refused.value.message == expected
-
-
-def test_steps_that_the_tables_do_not_have_raise() -> None:
-    assert set(NEXT_GROUP_STATES) == set(ConsumerGroupState)
-    assert set(NEXT_MEMBER_STATES) == set(MemberState)
-    with pytest.raises(InvalidStepError, match="cannot go from Dead to Stable"):
-        check_group_step("g", ConsumerGroupState.DEAD, ConsumerGroupState.STABLE)
-    with pytest.raises(InvalidStepError, match="cannot go from STABLE to UNKNOWN"):
-        check_member_step("m", MemberState.STABLE, MemberState.UNKNOWN)
