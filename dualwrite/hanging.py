@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from dualwrite.client.admin.results import HangingTransaction
 from dualwrite.prepared_state import PreparedTxnState
 
 
@@ -22,3 +24,21 @@ def end_by_hand(hanging: PreparedTxnState, starts: Mapping[Any, int | None]) -> 
         f"abort --topic {topic} --partition {index} --start-offset {start}" for (topic, index), start in starts.items()
     ]
     return EndByHand(*("; ".join(f"`dualwrite transactions {each}`" for each in ends) for ends in (commits, aborts)))
+
+
+def pair_of(found: HangingTransaction) -> PreparedTxnState:
+    """Return the producer id and epoch of a transaction that hangs."""
+    return PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+
+
+def next_step(found: HangingTransaction) -> str:
+    """Return the commands that end a transaction that was found hanging, and when each is right."""
+    topic, partition = found.topic_partition
+    pair = pair_of(found)
+    ends = end_by_hand(pair, {found.topic_partition: found.start_offset})
+    since = datetime.fromtimestamp(found.last_timestamp_ms / 1000, UTC)
+    whose = "an unknown id" if found.transactional_id is None else f"transactional id {found.transactional_id!r}"
+    return (
+        f"{topic}-{partition}: {pair} of {whose} has written nothing since {since:%Y-%m-%d %H:%M:%S} UTC. If a "
+        f"database has decided it, as the error of its dual writer says: {ends.commit}; else: {ends.abort}"
+    )

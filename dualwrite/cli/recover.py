@@ -113,6 +113,16 @@ _HEADERS: Final = (
     ),
 )
 @click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help=(
+        "Look in this topic, too, for transactions of the ids that no coordinator will end; without it, in those that "
+        "the state rows name. May be repeated."
+    ),
+)
+@click.option(
     "--take-out",
     "taken",
     multiple=True,
@@ -151,6 +161,7 @@ def command(
     acknowledge_lost: tuple[str, ...],
     force_terminate: tuple[str, ...],
     publish_again: tuple[str, ...],
+    topics: tuple[str, ...],
     taken: list[tuple[str, int]],
     take_out_to: Path | None,
     forget_cluster: str | None,
@@ -193,6 +204,7 @@ def command(
             prefix="" if everything else prefix,
             transactional_ids=(*transactional_ids, *(name for name, _ in stored)),
             publish_again=publish_again,
+            topics=topics,
             take_out_owed=[name for name, seq in taken if seq == OWED],
             keep=keeping_in(take_out_to),
             min_age_ms=int(min_age * 1000),

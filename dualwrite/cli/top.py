@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 import sqlalchemy as sa
@@ -30,10 +30,13 @@ from dualwrite.cli.output import (
     print_table,
     table,
 )
-from dualwrite.errors import DualWriteError, KafkaError
+from dualwrite.errors import AdminError, DualWriteError, KafkaError
+from dualwrite.hanging import next_step, pair_of
 from dualwrite.recipes.core.judge import REFUSALS
+from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging
 from dualwrite.recipes.recovery.overview import Standing, ids_in_database, standing
 from dualwrite.recipes.recovery.seen import Cluster, cluster_of
+from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
 _HEADERS: Final = (
@@ -55,6 +58,7 @@ _NOT_KNOWN: Final = "NotKnown"
 """The state while Kafka cannot be queried."""
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _OWED: Final = "owed"
+_HANGS: Final = "hangs"
 _REFUSALS: Final = {refusal.name: refusal for refusal in REFUSALS.values()}
 
 
@@ -75,6 +79,16 @@ class Line:
     """How long the oldest stored block has waited; None if none is stored."""
     owed_records: int | None = None
     """Number of owed records; None if none are owed, or if the row does not say how many."""
+    next_step: str | None = None
+    """The commands that end a transaction that hangs."""
+
+
+class Wanted(NamedTuple):
+    """The ids to show, the schema of their table, and the topics to search besides those that their rows name."""
+
+    prefix: str = ""
+    schema: str | None = None
+    topics: tuple[str, ...] = ()
 
 
 @click.command("top", cls=Command, short_help="Show the open transactions, live.")
@@ -82,6 +96,9 @@ class Line:
 @database_option(required=False)
 @schema_option
 @click.option("--prefix", default="", help="Only ids that begin with this.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="NAME", help="Look here, too, for transactions that hang; repeatable."
+)
 @interval_option
 @click.option("--once", is_flag=True, help="Print the view once; the default if standard output is not a terminal.")
 @json_option
@@ -93,6 +110,7 @@ def command(
     database_url: str | None,
     schema: str | None,
     prefix: str,
+    topics: tuple[str, ...],
     interval: float,
     once: bool,
     as_json: bool,
@@ -102,18 +120,20 @@ def command(
     With a database, each transaction has the state of its row: "committed" is in doubt, Kafka's commit is still
     missing; "undecided" is running, or will be aborted; "no row" does not belong to this database. Ids with nothing
     open are shown where the database stores blocks that wait for Kafka, an outbox's too ("stored"), where Kafka has
-    aborted what the database decided ("owed"), and where writers refuse the id because of its row ("another-cluster",
-    "went-back"). Changes nothing and takes no locks.
+    aborted what the database decided ("owed"), where writers refuse the id because of its row ("another-cluster",
+    "went-back"), and where no coordinator will ever end a transaction in a topic that the rows name ("hangs"). Changes
+    nothing and takes no locks.
 
-    Exit code of a view that is printed once: 1 if writers refuse an id because of its row, else 0.
+    Exit code of a view that is printed once: 1 if writers refuse an id or a transaction hangs, else 0.
     """
+    wanted = Wanted(prefix, schema, topics)
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
-            found = look(admin, engine, prefix, schema=schema)
+            found = look(admin, engine, wanted)
             _show_once(found, as_json=as_json)
             ctx.exit(LEFT if any(map(_is_wrong, found)) else 0)
         else:
-            show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms, schema), interval)
+            show_live(lambda width: _view(admin, engine, wanted, width, access.reach_ms), interval)
 
 
 def _show_once(found: list[Line], *, as_json: bool) -> None:
@@ -125,17 +145,19 @@ def _show_once(found: list[Line], *, as_json: bool) -> None:
         cells = [tuple(map(str, _cells(line))) for line in found]
         headers = _headers(found)
         print_table(headers, only(headers, _HEADERS, cells))
-        for name in sorted({line.database or "" for line in filter(_is_wrong, found)}):
+        for name in sorted({line.database or "" for line in found if _is_wrong(line) and line.next_step is None}):
             print_labelled(name, f"writers refuse these ids: {_REFUSALS[name].remedy}", meaning_of("Database", name))
+        for line in found:
+            if line.next_step is not None:
+                print_labelled(_HANGS, line.next_step, meaning_of("Database", _HANGS))
 
 
 def _view(
     admin: TransactionAdmin,
     engine: sa.Engine | None,
-    prefix: str,
+    wanted: Wanted,
     width: int,
     timeout_ms: int,
-    schema: str | None = None,
 ) -> RenderableType:
     """Return the view, or the error of a failed update, after which updates continue.
 
@@ -145,18 +167,18 @@ def _view(
     clock = time.strftime("%H:%M:%S")
     try:
         try:
-            found = look(admin, engine, prefix, timeout_ms, schema)
+            found = look(admin, engine, wanted, timeout_ms)
             title = _title(clock, found, engine is not None)
         except KafkaError as error:
             title = f"{clock}  {sentence(error)}"
-            found = [] if engine is None else _by_database_alone(engine, schema, prefix)
+            found = [] if engine is None else _by_database_alone(engine, wanted)
             if not found:
                 return title
     except (DualWriteError, sa.exc.SQLAlchemyError) as error:
         return f"{clock}  {sentence(error)}"
     cells = [tuple(map(str, _cells(row))) for row in found]
-    wanted = _headers(found)
-    headers = columns_that_fit(wanted, only(wanted, _HEADERS, cells), width, dispensable=_DISPENSABLE)
+    all_headers = _headers(found)
+    headers = columns_that_fit(all_headers, only(all_headers, _HEADERS, cells), width, dispensable=_DISPENSABLE)
     return Group(Text(title), *table(headers, only(headers, _HEADERS, cells), width))
 
 
@@ -192,11 +214,11 @@ def _title(clock: str, found: Sequence[Line], has_database: bool) -> str:
 def look(
     admin: TransactionAdmin,
     engine: sa.Engine | None,
-    prefix: str,
+    wanted: Wanted,
     timeout_ms: int | None = None,
-    schema: str | None = None,
 ) -> list[Line]:
-    """Return the lines, oldest first. `timeout_ms` bounds each request to Kafka."""
+    """Return the lines, oldest first, and those that hang. `timeout_ms` bounds each request to Kafka."""
+    prefix, schema, _ = wanted
     listed = [row for row in admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms) if row.state in _OPEN]
     ids = [row.transactional_id for row in listed]
     known = None if engine is None else ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
@@ -210,14 +232,36 @@ def look(
     if any(_is_wrong(line) for line in lines):  # unless the row was older than the description
         known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
         lines = lines_of(described, known, now_ms, cluster)
-    return lines
+    return lines + _hanging(admin, known, wanted.topics, timeout_ms)
+
+
+def _hanging(
+    admin: TransactionAdmin, known: Mapping[str, StoredRow], topics: tuple[str, ...], timeout_ms: int | None
+) -> list[Line]:
+    unseen: list[str] = []
+    found = find_hanging(admin, known, topics, unseen, min_age_ms=DEFAULT_MIN_AGE_MS, timeout_ms=timeout_ms)
+    if unseen:
+        raise AdminError(f"not all topics could be searched for transactions that hang: {'; '.join(unseen)}")
+    now_ms = int(time.time() * 1000)
+    return [
+        Line(
+            transactional_id=each.transactional_id or "",
+            state="Ongoing",
+            age_ms=max(now_ms - each.last_timestamp_ms, 0),
+            database=_HANGS,
+            pair=str(pair_of(each)),
+            topic_partitions=("-".join(map(str, each.topic_partition)),),
+            next_step=next_step(each),
+        )
+        for each in found
+    ]
 
 
 _NO_CLUSTER: Final = Cluster("", 0, lambda _: True)
 
 
-def _by_database_alone(engine: sa.Engine, schema: str | None, prefix: str) -> list[Line]:
-    known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=())
+def _by_database_alone(engine: sa.Engine, wanted: Wanted) -> list[Line]:
+    known = ids_in_database(engine, wanted.schema, prefix=wanted.prefix, kafka_ids=())
     return lines_of({}, known, int(time.time() * 1000), _NO_CLUSTER)
 
 

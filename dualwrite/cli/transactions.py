@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -26,7 +25,7 @@ from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Group
 from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import print_json, print_table, shown
-from dualwrite.hanging import end_by_hand
+from dualwrite.hanging import next_step
 from dualwrite.prepared_state import PreparedTxnState
 
 _LISTED: Final = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
@@ -221,22 +220,9 @@ def _find_hanging(
     else:
         print_table(_HANGING, [_hanging(row, _now_ms()) for row in hanging])
         for row in hanging:
-            click.echo(_next_step(row), err=True)
+            click.echo(next_step(row), err=True)
     if hanging:
         click.get_current_context().exit(LEFT)
-
-
-def _next_step(row: HangingTransaction) -> str:
-    """Return the commands that end a transaction, and when each is right."""
-    topic, partition = row.topic_partition
-    pair = PreparedTxnState.of(producer_id=row.producer_id, producer_epoch=row.producer_epoch)
-    ends = end_by_hand(pair, {row.topic_partition: row.start_offset})
-    since = datetime.fromtimestamp(row.last_timestamp_ms / 1000, UTC)
-    whose = "an unknown id" if row.transactional_id is None else f"transactional id {row.transactional_id!r}"
-    return (
-        f"{topic}-{partition}: {pair} of {whose} has written nothing since {since:%Y-%m-%d %H:%M:%S} UTC. If a "
-        f"database has decided it, as the error of its dual writer says: {ends.commit}; else: {ends.abort}"
-    )
 
 
 def _hanging(row: HangingTransaction, now_ms: int) -> tuple[object, ...]:

@@ -38,13 +38,16 @@ class Cluster:
 
     def settings(self, transactional_id: str, **more: Any) -> dict[str, Any]:
         """Settings of a producer with two-phase commit, as far as this cluster has it; names have underscores."""
-        settings = {
+        settings = self.settings_of_writer(transactional_id) | {"transaction_two_phase_commit_enable": True}
+        return settings | ({"accept_bounded_guarantee": True} if self.is_bounded else {}) | more
+
+    def settings_of_writer(self, transactional_id: str) -> dict[str, Any]:
+        """Settings of a writer, which asks for two-phase commit itself."""
+        return {
             "bootstrap_servers": self.bootstrap_servers,
             "transactional_id": transactional_id,
-            "transaction_two_phase_commit_enable": True,
             "max_block_ms": 60_000,
         }
-        return settings | ({"accept_bounded_guarantee": True} if self.is_bounded else {}) | more
 
     def describe(self, transactional_id: str) -> Described:
         """Describe the transactional id over a codec that is not ours."""

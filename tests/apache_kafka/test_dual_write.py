@@ -28,9 +28,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 @pytest.fixture
 def settings(cluster: Cluster, new_name: NewName) -> dict[str, Any]:
-    settings = cluster.settings(new_name("writer"))
-    del settings["transaction_two_phase_commit_enable"]  # the recipe asks for it
-    return settings
+    return cluster.settings_of_writer(new_name("writer"))
 
 
 def url_of(database: PostgresDatabase) -> str:

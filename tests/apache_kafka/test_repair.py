@@ -56,8 +56,7 @@ class World:
         self.url = database.url.render_as_string(hide_password=False)
         self.transactional_id = name
         self.topic = topic
-        self.settings = cluster.settings(name)
-        del self.settings["transaction_two_phase_commit_enable"]  # the recipes ask for it
+        self.settings = cluster.settings_of_writer(name)
 
     def time_out_soon(self) -> None:
         """Let prepared transactions time out from now on, if they have a timeout here."""
@@ -337,8 +336,7 @@ class TornWorld:
 
     def commit(self) -> None:
         """Commit as its own process would have, had it lived."""
-        settings = self.world.settings | {"transactional_id": self.world.kafka_id}
-        with Producer(**settings, transaction_two_phase_commit_enable=True) as producer:
+        with Producer(**self.world.cluster.settings(self.world.kafka_id)) as producer:
             producer.init_transactions(keep_prepared_txn=True)
             producer.complete_transaction(self.row, take_over=False)
         self.world.cluster.wait_for_state(self.world.kafka_id, "CompleteCommit")

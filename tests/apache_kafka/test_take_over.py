@@ -41,9 +41,7 @@ class Site:
 
     @contextmanager
     def writer(self, pause: Callable[[PausePoint], None] | None = None) -> Iterator[DualWriter]:
-        settings = self.cluster.settings(self.name)
-        del settings["transaction_two_phase_commit_enable"]
-        with DualWriter(self.engine, pause=pause, **settings) as writer:
+        with DualWriter(self.engine, pause=pause, **self.cluster.settings_of_writer(self.name)) as writer:
             yield writer
 
     def write(self, writer: DualWriter, value: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from dualwrite.admin import TopicPartition, TransactionAdmin, TransactionDescription
-from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.cli import top
 from dualwrite.cli.output import duration
 from dualwrite.cli.top import lines_of
@@ -23,6 +24,7 @@ from tests.interop.wire import Code, Identity, Wire
 from tests.recipes.away import AWAY, kafka_away
 from tests.recipes.pools import make_pool, write
 from tests.recovery.world import left_open
+from tests.support.conditions import until
 from tests.support.databases import Database
 from tests.support.kafka_ids import kafka_id_of
 
@@ -90,6 +92,22 @@ def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulato
         assert call(*options, "--prefix", "c-", "--once").out == "nothing is open\n"
 
 
+def test_what_hangs(call: Call, database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "DEFAULT_MIN_AGE_MS", -1)
+    scenario = Scenario(database, emulator)
+    emulator.faults.add(Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=scenario.topic))
+    url = database.url.render_as_string(hide_password=False)
+    options = ("top", "--bootstrap-server", emulator.bootstrap_servers, "--database", url, "--once")
+    with scenario.writer() as writer:
+        scenario.write(writer, 1)
+        until(lambda: emulator.transactions()[0].state == "CompleteCommit")
+        shown = call(*options)
+    assert (shown.code, shown.out.splitlines()[1].split()[3]) == (1, "hangs")
+    assert f"`dualwrite transactions commit --topic {scenario.topic} --partition 0 --prepared-state" in shown.out
+    (line,) = call(*options, "--topic", scenario.topic, "--json").document  # the row is settled, and names no topic
+    assert (line["transactional_id"], line["pair"]) == (scenario.kafka_id, str(scenario.row()))
+
+
 def test_stored_blocks_while_kafka_is_unreachable() -> None:
     row = StoredRow("7:1", "", StoredRecords(400, blocks=3))
     (line,) = lines_of({}, {"away": row, "quiet": StoredRow("7:1", "")}, 1_000, V2)
@@ -103,7 +121,7 @@ def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Databa
     with make_pool(scenario, **AWAY) as pool:
         with kafka_away(emulator), TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
             write(pool, scenario, 1)
-            shown.print(top._view(admin, database.aside, "", 200, 500))
+            shown.print(top._view(admin, database.aside, top.Wanted(), 200, 500))
     text = shown.export_text()
     assert "no broker has responded" in text
     assert "a-storing" in text

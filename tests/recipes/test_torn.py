@@ -306,6 +306,14 @@ def test_of_a_transaction_before_the_row_no_end_is_guessed(site: Site) -> None:
         write(writer, "before")
         hanging = write_without_marker(site, writer)
         write(writer, "later")
+        by_manifest = site.serviced(apply=False)
+    by_name = site.serviced(topics=["orders"])
+    for report in (by_manifest, by_name):
+        (told,) = report.left
+        assert (told.action, told.pair, told.topic_partitions) == (Action.HANGS, str(hanging), ("orders-1",))
+        assert f"`dualwrite transactions commit --topic orders --partition 1 --prepared-state {hanging}`" in (
+            told.error or ""
+        )
     with site.writer() as writer:
         with pytest.raises(TransactionHangsError, match="does not tell whether the database has decided it") as raised:
             write_both(writer, "refused")

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final
 
-from dualwrite.client.transactions.recovery import Finding
+from dualwrite.admin import HangingTransaction
+from dualwrite.client.transactions.recovery import DescribedState, Finding
 from dualwrite.errors import DualWriteError
+from dualwrite.hanging import next_step, pair_of
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_identity import foreign_suffix_of
@@ -77,7 +79,7 @@ class Action(StrEnum):
     WENT_BACK = "went-back"
     """The row is older than a transaction that Kafka committed under the id."""
     HANGS = "hangs"
-    """A decided transaction has no marker in a partition, and no coordinator is going to write one."""
+    """A transaction has no marker in a partition, and no coordinator is going to write one."""
     FAILED = "failed"
     """A query or the completion failed, and the next round tries again; or there is nothing that is to be decided."""
 
@@ -268,6 +270,23 @@ def found(seen: Seen, action: Action, *, changed: bool = False, error: str | Non
         age_ms=seen.age_ms,
         topic_partitions=seen.topic_partitions,
         error=_why(seen, action) if error is None else error,
+    )
+
+
+def found_hanging(name: str, row: str | None, hanging: HangingTransaction) -> Found:
+    """Return the result for a transaction of an id that hangs in a partition, found there and not by the row."""
+    topic, partition = hanging.topic_partition
+    return Found(
+        transactional_id=name,
+        kafka_transactional_id=hanging.transactional_id or name,
+        action=Action.HANGS,
+        changed=False,
+        row=row,
+        state=DescribedState.ONGOING.value,
+        pair=str(pair_of(hanging)),
+        age_ms=None,
+        topic_partitions=(f"{topic}-{partition}",),
+        error=next_step(hanging),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -25,11 +25,24 @@ from dualwrite.admin import TransactionAdmin, TransactionDescription
 from dualwrite.config import of_connections
 from dualwrite.errors import ConfigError, DualWriteError, IncompleteAnswerError, RowLockTimeoutError
 from dualwrite.exact import exact
+from dualwrite.hanging import pair_of
 from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.recovery.completion import Completion, unnamed_row
+from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging
 from dualwrite.recipes.recovery.log_ends import LogEnds
-from dualwrite.recipes.recovery.plan import Action, Found, RecoveryReport, Row, TakenOut, action_of, decide, found
+from dualwrite.recipes.recovery.plan import (
+    Action,
+    Found,
+    RecoveryReport,
+    Row,
+    TakenOut,
+    action_of,
+    decide,
+    found,
+    found_hanging,
+)
 from dualwrite.recipes.recovery.seen import NO_ROW, Decision, Seen, cluster_of
 from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, stored_rows
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
@@ -58,9 +71,10 @@ class RecoveryService:
     names ids without a row whose open transaction is to be aborted without a decision of any database. `take_out_owed`
     names ids whose owed records are not to be published: they are in `RecoveryReport.taken_out`, and `keep` gets them
     before anything is changed; if it raises, nothing is. `publish_again` names outboxes whose last batch is not proven,
-    and is not in Kafka, as an operator has found. Ids may be given with or without the suffix that Kafka sees.
-    `schema` is the schema of the state table; by default the unqualified name is looked up. `timeout_ms` limits each
-    request to Kafka. The other settings are those of the connections to Kafka.
+    and is not in Kafka, as an operator has found. Transactions of the ids that no coordinator will ever end are looked
+    for in the topics of the rows' manifests, and in `topics` besides. Ids may be given with or without the suffix that
+    Kafka sees. `schema` is the schema of the state table; by default the unqualified name is looked up. `timeout_ms`
+    limits each request to Kafka. The other settings are those of the connections to Kafka.
 
     Any number of services, writers and other processes may run at the same time. A live owner that has nothing open
     is not disturbed. Not thread-safe.
@@ -78,6 +92,7 @@ class RecoveryService:
         force_terminate: Iterable[str] = (),
         take_out_owed: Iterable[str] = (),
         publish_again: Iterable[str] = (),
+        topics: Iterable[str] = (),
         keep: Callable[[TakenOut], object] | None = None,
         schema: str | None = None,
         timeout_ms: int = 60_000,
@@ -91,6 +106,7 @@ class RecoveryService:
             Decision.PUBLISHED_AGAIN: _several("publish_again", publish_again),
         }
         self._vouched = _several("force_terminate", force_terminate)
+        self._topics = _several("topics", topics)
         self._ids = _several("transactional_ids", transactional_ids).union(*self._decided.values())
         if prefix is None and not self._ids | self._vouched:
             raise ConfigError(
@@ -212,6 +228,8 @@ class RecoveryService:
             if progress is not None:
                 progress(number, len(descriptions))
         told = tuple(each for each in results if each.action is not Action.NOTHING)
+        if not (stopped is not None and stopped.is_set()):
+            told += self._hanging(rows, identity, told, unseen)
         return RecoveryReport(told, len(results) - len(told), tuple(unseen), apply, completion.taken_out)
 
     def _check_right(self, kafka_ids: Sequence[str], unseen: list[str]) -> None:
@@ -239,6 +257,19 @@ class RecoveryService:
             lambda: self._admin.describe_transactions(ids), unseen
         )
         return described
+
+    def _hanging(
+        self, rows: Mapping[str, StoredRow], identity: DatabaseIdentity, told: Sequence[Found], unseen: list[str]
+    ) -> tuple[Found, ...]:
+        """Return the transactions that hang besides those that rows name and that are told of already."""
+        by_kafka_id = {identity.kafka_id(name): row for name, row in rows.items()}
+        named = {(each.kafka_transactional_id, each.row) for each in told if each.action is Action.HANGS}
+        hanging = find_hanging(self._admin, by_kafka_id, self._topics, unseen, min_age_ms=self._min_age_ms)
+        return tuple(
+            found_hanging(identity.name_of(kafka_id) or kafka_id, by_kafka_id[kafka_id].state, each)
+            for each in hanging
+            if (kafka_id := each.transactional_id) is not None and (kafka_id, str(pair_of(each))) not in named
+        )
 
     # ---- one id ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,65 @@
+"""Find transactions of ids that hang in a topic although the row of the id names another transaction, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from dualwrite.admin import HangingTransaction, TransactionAdmin
+from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.proof import manifest_of
+from dualwrite.recipes.recovery.stored_rows import StoredRow
+
+_UNKNOWN_TOPIC: Final = 3
+
+
+def topics_of(rows: Iterable[StoredRow]) -> set[str]:
+    """Return the topics that the manifests of rows name; rows that cannot be read name none."""
+    return {topic for row in rows for topic in _topics_of(row)}
+
+
+def _topics_of(row: StoredRow) -> Iterator[str]:
+    if row.state is None:
+        return
+    try:
+        manifest = manifest_of(PreparedTxnState(row.state), row.manifest)
+    except ValueError:
+        return
+    if manifest is not None:
+        yield from {part.topic for part in manifest.partitions}
+
+
+def find_hanging(
+    admin: TransactionAdmin,
+    rows: Mapping[str, StoredRow],
+    topics: Collection[str],
+    unseen: list[str],
+    *,
+    min_age_ms: int,
+    timeout_ms: int | None = None,
+) -> list[HangingTransaction]:
+    """Return what hangs under the ids of `rows`, by Kafka's names, in `topics` and in those of the rows' manifests.
+
+    Transactions of ids that no coordinator knows are left out: they may belong to other applications. Appends to
+    `unseen` why a topic was not searched; but not for one that only a manifest names, which was deleted since or may
+    not be read.
+    """
+    found: list[HangingTransaction] = []
+    for topic in sorted({*topics, *topics_of(rows.values())}):
+        failures: list[KafkaError] = []
+        try:
+            found += admin.find_hanging(topic, max_transaction_timeout_ms=min_age_ms, timeout_ms=timeout_ms)
+        except IncompleteAnswerError as error:
+            found += error.partial
+            failures += error.failures.values()
+        except KafkaError as error:
+            failures.append(error)
+        told = [each for each in failures if topic in topics or not _is_no_topic_of_ours(each)]
+        unseen += dict.fromkeys(map(first_line, told))
+    return [each for each in found if each.transactional_id in rows]
+
+
+def _is_no_topic_of_ours(error: KafkaError) -> bool:
+    return isinstance(error, AuthorizationError) or error.error_code == _UNKNOWN_TOPIC
