@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from multiprocessing.context import ForkServerProcess
@@ -16,6 +14,7 @@ import pytest
 from dualwrite.errors import DualWriteError
 from dualwrite.producer import Producer
 from tests.support.forked_broker import end_broker, start_broker
+from tests.support.servers.ports import free_port
 from tests.support.topics import committed_values
 
 
@@ -23,7 +22,7 @@ class KillableBroker:
     """`python -m dualwrite.broker_emulator --data-dir`, on one port over all restarts."""
 
     def __init__(self, data_dir: Path, fsync: str, nodes: int = 1) -> None:
-        port = _free_port(nodes)
+        port = free_port(nodes)
         self.address = ",".join(f"127.0.0.1:{port + node}" for node in range(nodes))
         self._arguments = ["--listen", f"127.0.0.1:{port}", "--nodes", str(nodes), "--topic", "orders:2"]
         self._arguments += ["--data-dir", str(data_dir), "--config", f"fsync={fsync}"]
@@ -55,18 +54,6 @@ class KillableBroker:
     @property
     def runs(self) -> bool:
         return self._process is not None and self._process.is_alive()
-
-
-def _free_port(nodes: int) -> int:
-    """Return a port that is free, with as many after it as the other nodes need."""
-    while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for node in range(1, nodes):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port + node))
-            return port
 
 
 @pytest.fixture

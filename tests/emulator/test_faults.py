@@ -121,7 +121,7 @@ def test_observing_changes_nothing_and_leaves_the_next_fault_its_turn(emulator: 
     observed = emulator.faults.add(Fault(api="Produce"))
     emulator.faults.add(Fault(api="Produce", action=Error(7)))
     assert [client.produce("t", plain_batch(b"1")).error_code for _ in range(2)] == [7, 0]
-    observed.wait(2, timeout_s=1)
+    observed.wait(2)
     with pytest.raises(TimeoutError, match="2 of 3"):
         observed.wait(3, timeout_s=0.01)
     emulator.faults.clear()

@@ -17,6 +17,7 @@ from dualwrite.broker_emulator.metrics.prometheus import render_prometheus
 from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
 from dualwrite.broker_emulator.net.codec import NO_THROTTLE
 from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
+from tests.support.conditions import until
 
 prometheus_parser: Any = import_module("prometheus_client.parser")
 
@@ -31,6 +32,7 @@ def emulator() -> Iterator[Emulator]:
 
 def test_requests_errors_and_bytes(emulator: Emulator, client: RawClient) -> None:
     client.produce("t", plain_batch(b"v"))
+    until(lambda: emulator.metrics().nodes[0].connections == 1)  # those of other tests are gone
     before = emulator.metrics()
     emulator.faults.add(Fault(api="Produce", action=Error("NOT_LEADER_OR_FOLLOWER")))
     assert client.produce("t", plain_batch(b"v")).error_code == 6

@@ -15,16 +15,21 @@ _given_out: Final[set[int]] = set()
 """The ports that this process has returned: a server that got one may not have bound it yet."""
 
 
-def free_port() -> int:
-    """Return a free port of 127.0.0.1, never the same one twice in this process.
+def free_port(count: int = 1) -> int:
+    """Return the first of so many free ports of 127.0.0.1 in a row, none of them twice in this process.
 
-    Another process may bind it first. Raises ServerUnavailableError if no free port was found.
+    Another process may bind one first. Raises ServerUnavailableError if no free ports were found.
     """
-    for port in random.sample(range(_FIRST, _LAST), 100):
-        if port in _given_out:
-            continue
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            _given_out.add(port)
+    for port in random.sample(range(_FIRST, _LAST - count), 100):
+        wanted = range(port, port + count)
+        if _given_out.isdisjoint(wanted) and all(map(_is_free, wanted)):
+            _given_out.update(wanted)
             return port
     raise ServerUnavailableError(f"no free port between {_FIRST} and {_LAST}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
