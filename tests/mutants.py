@@ -339,7 +339,7 @@ MUTANTS: Final = (
         _PRODUCER_STATE,
         "if expected is not None and sequence != expected:",
         "if False:",
-        "emulator/log/test_producer_state.py",
+        "interop/raw_wire/test_produce.py",
     ),
     Mutant(_PRODUCER_STATE, "return entry.has_open_transaction", "return False", "emulator/wire/test_markers.py"),
     Mutant(

@@ -187,17 +187,6 @@ def test_an_update_that_cannot_be_kept_changes_nothing(data_dir: Path, monkeypat
         assert finalized(emulator) == (0, {"transaction.version": 2})
 
 
-def test_leader_epochs_go_on(data_dir: Path) -> None:
-    with Emulator(nodes=2, topics={"t": 1}, data_dir=data_dir) as emulator:
-        leader = emulator.log("t").leader_id
-        for _ in range(3):
-            leader = 1 - leader
-            emulator.move_leader("t", 0, leader)
-        assert emulator.log("t").leader_epoch == 3
-    with Emulator(nodes=2, data_dir=data_dir) as emulator:
-        assert emulator.log("t").leader_epoch == 4
-
-
 def test_a_directory_has_one_user_at_a_time(data_dir: Path) -> None:
     before = set(threading.enumerate())
     with Emulator(data_dir=data_dir) as emulator:
@@ -226,14 +215,6 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
         Emulator(data_dir=tmp_path / "file" / "data").start()
     with pytest.raises(StorageError, match="cannot be used"):
         Emulator(data_dir=tmp_path / "file").start()
-
-
-def test_partitions_without_a_journal_are_not_taken_for_an_empty_directory(data_dir: Path) -> None:
-    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
-        RawClient(emulator.bootstrap_servers).produce("t", plain_batch(b"1"))
-    (data_dir / "metadata.journal").unlink()
-    with pytest.raises(StorageError, match=r"has partitions \(t-0, \.\.\.\) but no metadata\.journal"):
-        Emulator(data_dir=data_dir).start()
 
 
 def test_internal_topics_keep_their_number_of_partitions(data_dir: Path) -> None:
@@ -400,16 +381,3 @@ def test_an_fsync_that_fails_ends_in_an_error_for_the_client(data_dir: Path, mon
     assert emulator.log("t").high_watermark == 1
     with pytest.raises(StorageError, match="flushing to the disk failed"):
         emulator.stop()
-
-
-def test_retention_and_compaction_run_by_the_clock(data_dir: Path) -> None:
-    clock = VirtualClock()
-    config = BrokerConfig(log_segment_bytes=1, log_retention_ms=DAY_MS, transaction_state_log_segment_bytes=500)
-    with Emulator(topics={"t": 1}, data_dir=data_dir, clock=clock, config=config) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        for number in range(3):
-            client.produce("t", plain_batch(b"%d" % number))
-        emulator.advance_clock(DAY_MS // 2)
-        assert emulator.log("t").log_start_offset == 0
-        emulator.advance_clock(DAY_MS // 2 + config.log_retention_check_interval_ms)
-        assert (emulator.log("t").log_start_offset, emulator.log("t").log_end_offset) == (3, 3)

@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint, VirtualClock
-from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, milliseconds, plain_batch
+from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
+from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, plain_batch
 
 
 def test_start_and_stop_can_be_repeated() -> None:
@@ -90,23 +90,6 @@ def test_disconnecting_clients() -> None:
         assert two.produce("t", plain_batch(b"1")).error_code == 0
         assert emulator.disconnect_clients() == 1
         assert two.is_closed()
-
-
-def test_a_transaction_times_out_when_the_clock_says_so() -> None:
-    with Emulator(clock=VirtualClock(), topics={"t": 1}) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        producer = client.init_producer_id("x", transaction_timeout=milliseconds(15_000))
-        prepared = client.init_producer_id("two-phase", enable2_pc=True)
-        client.produce("t", batch_of(producer, b"1"), transactional_id="x")
-        client.produce("t", batch_of(prepared, b"1"), transactional_id="two-phase")
-        emulator.advance_clock(10_000)
-        assert [description.state for description in emulator.transactions()] == ["Ongoing", "Ongoing"]
-        hold = emulator.hold(PausePoint.AFTER_COMPLETE_APPEND)
-        emulator.advance_clock(10_000)
-        hold.wait_reached()
-        hold.release()
-        assert [description.state for description in emulator.transactions()] == ["Ongoing", "CompleteAbort"]
-        assert client.end_txn("x", producer, commit=True).error_code == 90
 
 
 def test_only_a_virtual_clock_can_be_advanced() -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.log.partition_log import AppendOrigin
-from dualwrite.broker_emulator.log.record_batch import build_batch
-from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.interop.wire import GROUP, Code, Identity, Wire, record_batch
 
 STATES, OFFSETS = "__transaction_state", "__consumer_offsets"
 CONFIG = BrokerConfig(transaction_state_log_num_partitions=2, offsets_topic_num_partitions=2)
 ADMIN = "__admin_client"
 OLD_STATE_KEY = b"\0\0\0\1x"
-LATER_KEY = b"\0\x63anything"
 
 
 @pytest.fixture
@@ -91,61 +83,3 @@ def test_the_admin_client_cannot_write_what_cannot_be_read(
     with emulator_on(data_dir) as emulator, Wire(emulator.bootstrap_servers) as wire:
         assert wire.describe("other").identity == identity
         assert wire.describe("other").state == "Ongoing"
-
-
-@pytest.mark.parametrize("name", [STATES, OFFSETS])
-def test_records_of_a_later_version_are_left_alone(data_dir: Path, name: str) -> None:
-    with emulator_on(data_dir) as emulator, Wire(emulator.bootstrap_servers) as wire:
-        prepare(wire, "other")
-        codes = [wire.produce_to(None, ((name, index), keyed(LATER_KEY, b"?")), client_id=ADMIN)[0] for index in (0, 1)]
-        assert codes == [Code.NONE] * 2
-    with emulator_on(data_dir) as emulator, Wire(emulator.bootstrap_servers) as wire:
-        assert wire.describe("other").state == "Ongoing"
-
-
-def plant(emulator: Emulator, name: str, partition: int, key: bytes) -> int:
-    """Put a record into the log past every check, as a damaged disk or another program could; return its offset."""
-    log = emulator.cluster.topics[name].partitions[partition].log
-    planted = build_batch([(key, b"\0\x63junk")], timestamp_ms=1_000)
-    result = log.append(planted, now_ms=1_000, origin=AppendOrigin.COORDINATOR)
-    assert result.error.value == 0
-    return result.base_offset
-
-
-@pytest.mark.parametrize(("name", "key"), [(STATES, OLD_STATE_KEY), (OFFSETS, b"\0\2\0\5group")])
-def test_a_start_names_the_record_that_it_cannot_read(data_dir: Path, name: str, key: bytes) -> None:
-    with emulator_on(data_dir) as emulator:
-        offset = plant(emulator, name, 1, key)
-    where = rf"{name}-1/0{{20}}\.log: the record at offset {offset} of {name}-1 cannot be read"
-    for _ in range(2):
-        with pytest.raises(StorageError, match=where):
-            emulator_on(data_dir).start()
-    command = [sys.executable, "-m", "dualwrite.broker_emulator", "--data-dir", str(data_dir)]
-    for setting in ("transaction.state.log.num.partitions=2", "offsets.topic.num.partitions=2"):
-        command += ["--config", setting]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert f"{name}-1" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.parametrize(("name", "key"), [(STATES, OLD_STATE_KEY), (OFFSETS, b"\0\2\0\5group")])
-def test_a_new_coordinator_that_cannot_read_its_log_says_so_and_serves_the_rest(
-    caplog: pytest.LogCaptureFixture, name: str, key: bytes
-) -> None:
-    ids = {partition_for(each, 2): each for each in "abcdefgh"}
-    with emulator_on(None, nodes=2) as emulator:
-        leader = emulator.cluster.topics[name].partitions[1].leader_id
-        plant(emulator, name, 1, key)
-        with caplog.at_level(logging.ERROR):
-            emulator.crash_node(leader)
-        (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-        assert f"offset 0 of {name}-1" in line
-        (survivor,) = emulator.living_nodes
-        (endpoint,) = emulator.cluster.nodes[survivor].endpoints.values()
-        with Wire(endpoint.address) as wire:
-            errors = [
-                wire.init(ids[index]).error if name == STATES else wire.offset_fetch(ids[index], "t")[0]
-                for index in (0, 1)
-            ]
-            assert errors == [Code.NONE, Code.COORDINATOR_LOAD_IN_PROGRESS]

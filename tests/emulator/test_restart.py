@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.prepared_state import PreparedTxnState
-from tests.emulator.api.raw_client import RawClient, plain_batch
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.killable_broker import KillableBroker, Work, committed, make_producer
 from tests.emulator.killable_broker import broker as broker
 from tests.support.conditions import until
@@ -103,28 +100,3 @@ def _is_complete(broker: KillableBroker, transactional_id: str) -> bool:
         answer = client.call("describe_transactions", 0, transactional_ids=(transactional_id,))
         state: str = answer.transaction_states[0].transaction_state
         return state.startswith("Complete")
-
-
-def test_a_retry_after_the_restart_is_recognised(broker: KillableBroker) -> None:
-    with RawClient(broker.address) as client:
-        producer = client.init_producer_id(None)
-        records = _idempotent_batch(producer, b"once")
-        assert client.produce("orders", plain_batch(b"before")).base_offset == 0
-        assert client.produce("orders", records).base_offset == 1
-    broker.kill()
-    broker.start()
-    with RawClient(broker.address) as client:
-        again = client.produce("orders", records)
-        assert (again.error_code, again.base_offset) == (ErrorCode.none, 1)
-        assert client.init_producer_id(None).producer_id > producer.producer_id
-    assert committed(broker) == [b"before", b"once"]
-
-
-def _idempotent_batch(producer: Any, value: bytes) -> bytes:
-    return build_batch(
-        [(None, value)],
-        timestamp_ms=1_700_000_000_000,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=0,
-    )

@@ -598,15 +598,23 @@ class Wire:
         return code_of(result.error_code), entries
 
     def write_marker(
-        self, identity: Identity, topic: str, *, commit: bool, coordinator_epoch: int = 0, partition: int = 0
+        self,
+        identity: Identity,
+        topic: str,
+        *,
+        commit: bool,
+        coordinator_epoch: int = 0,
+        partition: int = 0,
+        transaction_version: int | None = None,
     ) -> Code | int:
-        """WriteTxnMarkers v1, as a coordinator (or KIP-664's abort tool) sends it."""
+        """WriteTxnMarkers v1, as a coordinator (or KIP-664's abort tool) sends it; v2 with a transaction version."""
+        extra = {} if transaction_version is None else {"transaction_version": transaction_version}
         marker = {
             **identity.fields,
-            **{"transaction_result": commit, "coordinator_epoch": coordinator_epoch},
+            **{"transaction_result": commit, "coordinator_epoch": coordinator_epoch, **extra},
             "topics": [{"name": topic, "partition_indexes": [partition]}],
         }
-        answer = self.ask("WriteTxnMarkers", 1, markers=[marker])
+        answer = self.ask("WriteTxnMarkers", 2 if extra else 1, markers=[marker])
         return code_of(answer.markers[0].topics[0].partitions[0].error_code)
 
     # -- group coordinator

@@ -190,12 +190,6 @@ def test_all_brokers_and_one_of_them(client: RawClient, emulator: Emulator, topi
 
 
 def test_a_broker_speaks_for_itself_only(client: RawClient, other_client: RawClient) -> None:
-    retention = ("log.retention.ms", SET, "5")
-    assert alter(client, BROKER, "1", retention) == (
-        INVALID_REQUEST,
-        "Unexpected broker id, expected 0, but received 1",
-    )
-    assert alter(client, BROKER, "one", retention) == (INVALID_REQUEST, "Node id must be an integer, but it is: one")
     assert describe_result(client, BROKER, "1").error_code == INVALID_REQUEST
     assert values_of(other_client, BROKER, "1", "node.id", "broker.id") == [("1", STATIC), ("1", STATIC)]
 

@@ -1,22 +1,15 @@
-"""DeleteRecords over the wire (KIP-107), from raw requests and from librdkafka's admin client."""
+"""DeleteRecords (KIP-107): copies, open transactions and restarts; the rest is in tests/interop/raw_wire."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
 
-# imported as untyped: its types do not pass mypy's strict mode
-confluent_kafka: Any = import_module("confluent_kafka")
-confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
-
-TIMEOUT_S = 60.0
 HIGH_WATERMARK = -1
 
 
@@ -79,15 +72,3 @@ def test_a_restart_remembers_where_the_log_begins(tmp_path: Path) -> None:
         assert delete(client, 2) == (0, 2)
     with Emulator(data_dir=tmp_path) as emulator:
         assert (emulator.log("t").log_start_offset, emulator.log("t").log_end_offset) == (2, 3)
-
-
-def test_librdkafka_deletes(emulator: Emulator) -> None:
-    admin = confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0})
-    partition = confluent_kafka.TopicPartition("t", 0, 7)
-    (deleted,) = admin.delete_records([partition]).values()
-    assert deleted.result(TIMEOUT_S).low_watermark == 7
-    beyond = confluent_kafka.TopicPartition("t", 0, 11)
-    (refused,) = admin.delete_records([beyond]).values()
-    with pytest.raises(confluent_kafka.KafkaException) as error:
-        refused.result(TIMEOUT_S)
-    assert error.value.args[0].code() == confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE

@@ -92,22 +92,6 @@ def test_aborted_transactions_of_a_partition_that_is_not_read(client: RawClient,
     assert client.fetch("t", isolation_level=isolation_level, offset=99).aborted_transactions is None
 
 
-def test_an_isolation_level_that_does_not_exist(client: RawClient) -> None:
-    topic_id = client.topic_id("t")
-    by_id = client.call("fetch", 13, **fetch_fields(13, topic_id, isolation_level=2))
-    assert (by_id.error_code, by_id.responses) == (-1, ())
-    by_name = client.call("fetch", 12, **fetch_fields(12, "t", isolation_level=2))
-    assert (by_name.error_code, by_name.responses[0].partitions[0].error_code) == (-1, -1)
-    assert client.fetch("t", isolation_level=2, version=6).error_code == -1
-    assert client.fetch("t", isolation_level=2, offset=99).error_code == -1
-    assert client.fetch("nope", isolation_level=2).error_code == 3
-
-
-@pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (0, 0), (1, 75)])
-def test_leader_epochs(client: RawClient, epoch: int, error: int) -> None:
-    assert client.fetch("t", current_leader_epoch=epoch).error_code == error
-
-
 @pytest.mark.parametrize(
     ("version", "timestamp", "isolation_level", "error", "offset"),
     [

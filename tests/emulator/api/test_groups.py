@@ -87,7 +87,7 @@ def test_a_rebalance_between_two_connections(emulator: Emulator, client: RawClie
         asked = other.call("join_group", 9, **join_fields(9))
         waiting = other.send("join_group", 9, **join_fields(9, member_id=asked.member_id))
         until(lambda: group_of(emulator).state is GroupState.PREPARING_REBALANCE)
-        assert heartbeat(client, first) == 27
+        assert (heartbeat(client, first), sync(client, first).error_code) == (27, 27)
         leader = join(client, member_id=first.member_id)
         follower = other.receive("join_group", 9, waiting)
         assert (leader.generation_id, follower.generation_id) == (2, 2)

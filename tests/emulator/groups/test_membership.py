@@ -166,24 +166,6 @@ def test_members_that_wait_for_an_assignment_learn_of_the_next_rebalance() -> No
     assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
 
 
-def test_sync_refusals() -> None:
-    simulated = SimulatedGroup()
-    leader, _ = simulated.stable(2)
-
-    def refused(**values: object) -> int:
-        response = simulated.sync(leader, **values)  # type: ignore[arg-type]
-        assert response is not None
-        return response.error
-
-    assert refused(generation=99) == ErrorCode.illegal_generation
-    assert refused(protocol_name="other") == ErrorCode.inconsistent_group_protocol
-    assert refused(protocol_type="other") == ErrorCode.inconsistent_group_protocol
-    assert refused(group_instance_id="i") == ErrorCode.unknown_member_id
-    assert refused(protocol_type="consumer", protocol_name="range") == ErrorCode.none
-    simulated.add()
-    assert refused() == ErrorCode.rebalance_in_progress
-
-
 def test_a_member_that_does_not_sync_is_removed() -> None:
     simulated = SimulatedGroup(initial_delay_ms=10)
     leader, follower = simulated.add(), simulated.add()

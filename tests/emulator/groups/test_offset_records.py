@@ -25,22 +25,6 @@ int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
 
 
-def test_the_bytes_of_a_key() -> None:
-    assert encode_offset_key(OffsetKey("g", "topic", 3)).hex() == "0001" + "000167" + "0005746f706963" + "00000003"
-
-
-def test_the_bytes_of_a_value_without_topic_id() -> None:
-    value = CommittedOffset(7, 2, "m", 1000)
-    assert encode_offset_value(value).hex() == "0003" + "0000000000000007" + "00000002" + "00016d" + "00000000000003e8"
-
-
-def test_the_bytes_of_a_value_with_topic_id() -> None:
-    value = CommittedOffset(7, 2, "m", 1000, TOPIC_ID)
-    assert encode_offset_value(value).hex() == (
-        "0004" + "0000000000000007" + "00000002" + "026d" + "00000000000003e8" + "010010" + TOPIC_ID.hex
-    )
-
-
 @pytest.mark.parametrize(
     ("data", "expected"),
     [

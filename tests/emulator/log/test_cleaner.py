@@ -482,14 +482,6 @@ def test_nothing_undecided_and_nothing_unreplicated_goes(make_log: MakeLog) -> N
     assert log.log_start_offset == 4
 
 
-def test_compacted_topics_keep_old_records(make_log: MakeLog) -> None:
-    log = make_log("compact", retention_ms=1)
-    put(log, ("a", "1"))
-    put(log, ("b", "1"))
-    at_once(log.delete_old_segments(NOW_MS + DAY_MS))
-    assert log.log_start_offset == 0
-
-
 # memory
 
 

@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.bad_batches import SNAPPY, compressed, record, varint
 from tests.emulator.log.bad_batches import batch as raw_batch
-from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_records, timed
+from tests.emulator.log.writers import NOW_MS, batch, read_records
 
 PID = 1000
 MAX_BYTES = 1 << 20
@@ -67,21 +67,6 @@ def offsets(log: PartitionLog) -> tuple[int, int, int]:
 
 
 # --- plain appends ---
-
-
-@pytest.mark.parametrize("writer", WRITERS)
-def test_appended_batches_get_consecutive_offsets(log: PartitionLog, writer: str) -> None:
-    assert append(log, batch(b"a", b"b", writer=writer)) == AppendResult(ErrorCode.none, 0, -1, 0, None)
-    log.leader_epoch = 4
-    assert append(log, batch(b"c", writer=writer)).base_offset == 2
-    assert offsets(log) == (3, 3, 3)
-    result = log.read(0, max_bytes=MAX_BYTES, read_committed=False, at_least_one=True)
-    assert [(record.offset, record.value) for record in read_records(result.records)] == [
-        (0, b"a"),
-        (1, b"b"),
-        (2, b"c"),
-    ]
-    assert [header.leader_epoch for header, _ in split_batches(result.records)] == [0, 4]
 
 
 def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
@@ -143,56 +128,7 @@ def test_a_guard_of_a_transaction_that_has_ended_is_worth_nothing(log: Partition
     assert append(log, records, new).error is ErrorCode.none
 
 
-# --- high watermark ---
-
-
-def test_waiters_are_told_when_something_becomes_visible(log: PartitionLog) -> None:
-    seen: list[tuple[int, int, int]] = []
-    log.on_advance.append(lambda: seen.append(offsets(log)))
-    append(log, batch())
-    send(log)
-    log.hold_high_watermark()
-    end(log)
-    append(log, b"nonsense")
-    assert seen == [(1, 1, 1), (1, 2, 2)]
-    log.release_high_watermark()
-    assert seen[2:] == [(3, 3, 3)]
-
-
-def test_a_waiter_may_leave_while_being_told(log: PartitionLog) -> None:
-    notified: list[str] = []
-
-    def once() -> None:
-        notified.append("once")
-        log.on_advance.remove(once)
-
-    log.on_advance += [once, lambda: notified.append("always")]
-    append(log, batch())
-    append(log, batch())
-    assert notified == ["once", "always", "always"]
-
-
 # --- reads ---
-
-
-def test_reads_give_whole_batches_within_the_limit(log: PartitionLog) -> None:
-    parts = [batch(b"a", b"b"), batch(b"c"), batch(b"d")]
-    for part in parts:
-        append(log, part)
-    size = len(parts[1])
-
-    def read(offset: int, max_bytes: int, at_least_one: bool) -> list[bytes | None]:
-        result = log.read(offset, max_bytes=max_bytes, read_committed=False, at_least_one=at_least_one)
-        return [record.value for record in read_records(result.records)]
-
-    assert read(1, MAX_BYTES, True) == [b"a", b"b", b"c", b"d"]  # the batch that holds the offset, whole
-    assert read(0, len(parts[0]) + size, False) == [b"a", b"b", b"c"]
-    assert read(0, len(parts[0]) + size - 1, False) == [b"a", b"b"]
-    assert read(2, size, False) == [b"c"]
-    assert read(2, size - 1, False) == []
-    assert read(2, size - 1, True) == [b"c"]
-    assert read(2, 0, True) == [b"c"]
-    assert read(4, MAX_BYTES, True) == []
 
 
 def test_an_abort_is_listed_although_its_marker_lies_beyond_the_last_stable_offset(log: PartitionLog) -> None:
@@ -221,28 +157,6 @@ def test_replay_gives_every_batch_from_an_offset(log: PartitionLog) -> None:
 
 
 # --- timestamps ---
-
-
-@pytest.mark.parametrize("compression", [0, 1])
-def test_offsets_are_found_by_time(log: PartitionLog, compression: int) -> None:
-    for timestamps in ((100, 300, 200), (150,), (400, 400, 350)):
-        append(log, timed(*timestamps, compression=compression))
-
-    def find(timestamp_ms: int) -> tuple[int, int]:
-        return at_once(log.offset_for_timestamp(timestamp_ms, read_committed=False))
-
-    assert find(-1) == (7, -1)
-    assert find(-2) == (0, -1)
-    assert find(-3) == (4, 400)
-    assert [find(wanted) for wanted in (0, 100, 101, 300, 301, 400)] == [
-        (0, 100),
-        (0, 100),
-        (1, 300),
-        (1, 300),
-        (4, 400),
-        (4, 400),
-    ]
-    assert find(401) == (-1, -1)
 
 
 def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:

@@ -14,7 +14,6 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 from dualwrite.broker_emulator.log.record_batch import (
     CorruptRecordError,
     EndTxnMarker,
-    OldMagicError,
     Record,
     RecordHeader,
     UnsupportedCompressionError,
@@ -146,46 +145,12 @@ def test_markers_of_later_versions_are_read_and_unknown_control_types_are_not_ma
             parse_end_txn_marker(Record(0, NOW_MS, key, value))
 
 
-def test_several_batches_are_split() -> None:
-    parts = [batch(b"a"), batch(b"b", b"c", writer="kafka-python"), batch(b"d", writer="own")]
-    assert [bytes(view) for _, view in split_batches(b"".join(parts))] == parts
-    assert split_batches(b"") == []
-
-
-@pytest.mark.parametrize("kept", [1, 16, 17, 60, 61, 70, len(batch(b"value")) - 1])
-def test_torn_batches_are_corrupt(kept: int) -> None:
-    with pytest.raises(CorruptRecordError, match=r"too few|cut off"):
-        split_batches(batch(b"first") + batch(b"value")[:kept])
-
-
 @given(position=st.integers(17, 70), bit=st.integers(0, 7))
 def test_a_flipped_bit_behind_the_magic_is_noticed(position: int, bit: int) -> None:
     data = bytearray(batch(b"some value"))
     data[position] ^= 1 << bit
     with pytest.raises(CorruptRecordError, match="CRC"):
         split_batches(bytes(data))
-
-
-@pytest.mark.parametrize("length", [-1, 0, 48])
-def test_a_length_that_cannot_be_is_corrupt(length: int) -> None:
-    data = batch()
-    with pytest.raises(CorruptRecordError, match="length"):
-        split_batches(data[:8] + struct.pack(">i", length) + data[12:])
-
-
-@pytest.mark.parametrize(("magic", "error"), [(0, OldMagicError), (1, OldMagicError), (3, CorruptRecordError)])
-def test_other_magics_are_refused(magic: int, error: type[CorruptRecordError]) -> None:
-    data = bytearray(batch())
-    data[16] = magic
-    with pytest.raises(error) as caught:
-        split_batches(bytes(data))
-    assert caught.type is error
-
-
-def test_sequences_wrap_around_within_a_batch() -> None:
-    header = parse_header(batch(b"a", b"b", b"c", producer_id=1, producer_epoch=0, base_sequence=2147483646))
-    assert header.last_sequence == 0
-    assert parse_header(batch(b"a")).last_sequence == -1
 
 
 def test_an_empty_batch_is_not_built() -> None:

@@ -121,22 +121,6 @@ def test_the_search_for_an_intact_batch_takes_linear_time(tmp_path: Path, monkey
     assert checked < 10 * size
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "removed"])
-def test_the_last_acknowledged_batch_is_missed(machine: Machine, damage: str) -> None:
-    log = machine.start()
-    append(log, b"first")
-    size = machine.file.stat().st_size
-    append(log, b"second")
-    data = bytearray(machine.file.read_bytes())
-    data[-1] ^= 1
-    machine.file.write_bytes({"flipped": data, "cut": data[:-3], "removed": data[:size]}[damage])
-    before = machine.file.read_bytes()
-    for _ in range(2):
-        with pytest.raises(StorageError, match=r"(to 1 were acknowledged|up to offset 1 were acknowledged and are)"):
-            machine.start()
-        assert machine.file.read_bytes() == before
-
-
 def test_after_another_boot_only_what_was_synced_is_missed(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     log = machine.start()
     append(log, b"synced")

@@ -38,10 +38,6 @@ def test_the_first_living_replica_is_elected(replicas: list[int], living: list[i
     assert elect(replicas, living) == leader
 
 
-def test_leaders_are_spread(emulator: Emulator) -> None:
-    assert sorted(emulator.log("many", index).leader_id for index in range(6)) == [0, 0, 1, 1, 2, 2]
-
-
 @pytest.mark.parametrize("end", ["stop_node", "crash_node"])
 def test_metadata_follows_a_node_that_goes_and_comes(emulator: Emulator, connect: Connect, end: str) -> None:
     gone = emulator.log("t").leader_id

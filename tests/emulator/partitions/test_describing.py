@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
+from dualwrite.broker_emulator import Emulator
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import describe, log_dirs, move_to_directory
 from tests.emulator.partitions.conftest import CONFIG
@@ -133,13 +133,3 @@ def test_the_quorum_is_the_controller(emulator: Emulator, client: RawClient) -> 
     assert [replica.replica_id for replica in row.observers] == [1, 2]
     assert [node.node_id for node in response.nodes] == [0]
     assert ask("t").topics[0].partitions[0].error_code == 3
-
-
-def test_profiles_have_the_versions_of_their_release() -> None:
-    """As ApiVersions of Apache Kafka 3.9.1 has them."""
-    with Emulator(config=BrokerConfig(profile=Profile.KAFKA_3_9)) as emulator:
-        with RawClient(emulator.bootstrap_servers) as client:
-            answer = client.call("api_versions", 4, client_software_name="raw", client_software_version="1.0")
-    newest = {row.api_key: row.max_version for row in answer.api_keys}
-    expected = {34: 2, 35: 4, 37: 3, 43: 2, 45: 0, 46: 0, 48: 1, 49: 1, 55: 2, 75: 0}
-    assert newest.items() >= expected.items()

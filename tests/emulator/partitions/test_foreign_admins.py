@@ -1,4 +1,4 @@
-"""Admin clients that others wrote: kafka-python's, and librdkafka's by confluent-kafka."""
+"""kafka-python's admin client on three nodes; on one, and on a real Apache Kafka: tests/interop."""
 
 from __future__ import annotations
 
@@ -31,21 +31,6 @@ def kafka_python(emulator: Emulator) -> Iterator[Any]:
     admin.close()
 
 
-@pytest.fixture(scope="module")
-def librdkafka(emulator: Emulator) -> Any:
-    return confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
-
-
-def test_kafka_python_adds_partitions(emulator: Emulator, kafka_python: Any) -> None:
-    kafka_python.create_partitions({"t": {"count": 3, "assignments": [[2, 0]]}}, raise_errors=False)
-    (described,) = kafka_python.describe_topics(["t"])
-    assert len(described["partitions"]) == 2  # [2, 0] is not as many copies as the other partitions have
-    kafka_python.create_partitions({"t": {"count": 3, "assignments": [[2, 0, 1]]}})
-    assert emulator.log("t", 2).leader_id == 2
-    with pytest.raises(kafka.errors.InvalidPartitionsError):
-        kafka_python.create_partitions({"t": 3})
-
-
 def test_kafka_python_moves_copies(emulator: Emulator, kafka_python: Any) -> None:
     partition = kafka.TopicPartition("u", 0)
     kafka_python.alter_partition_reassignments({partition: [0]})
@@ -75,12 +60,3 @@ def test_kafka_python_elects_the_preferred_leader(emulator: Emulator, kafka_pyth
     emulator.move_leader("t", 0, (preferred + 1) % 3)
     kafka_python.elect_leaders(0, {"t": [0]})
     assert emulator.log("t").leader_id == preferred
-
-
-def test_librdkafka_adds_partitions(emulator: Emulator, librdkafka: Any) -> None:
-    emulator.create_topic("more", 1)
-    wanted = confluent_kafka_admin.NewPartitions("more", 3, replica_assignment=[[0, 1, 2], [1, 2, 0]])
-    librdkafka.create_partitions([wanted])["more"].result(TIMEOUT_S)
-    assert len(librdkafka.list_topics("more", timeout=TIMEOUT_S).topics["more"].partitions) == 3
-    with pytest.raises(confluent_kafka.KafkaException, match="Topic already has 3 partition"):
-        librdkafka.create_partitions([confluent_kafka_admin.NewPartitions("more", 3)])["more"].result(TIMEOUT_S)

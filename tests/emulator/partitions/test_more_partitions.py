@@ -63,12 +63,6 @@ def test_a_count_that_is_refused_makes_no_room_for_others(client: RawClient, top
     }
 
 
-@pytest.mark.parametrize("count", [-1, -(2**31), 0, 1])
-def test_a_count_below_that_of_now_is_refused(client: RawClient, topic: str, count: int) -> None:
-    assert create_partitions(client, {topic: count})[topic].error == 37
-    assert len(replicas_of(client, topic)) == 2
-
-
 def test_internal_topics_stay_as_they_are(client: RawClient) -> None:
     """Otherwise the partition of an id would change while its coordinator works."""
     assert create_partitions(client, {"__transaction_state": 9})["__transaction_state"].error == 42

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -166,10 +165,6 @@ def make(state: RegistryState, decision: Decision) -> Any:
 
 def put(state: RegistryState, subject: str, schema: Schema, **more: Any) -> Any:
     return make(state, decisions.register(state, subject, Proposed(schema, **more), normalize=False))
-
-
-ITEM = Schema(AVRO, '{"type":"record","name":"Item","namespace":"shop","fields":[]}')
-ORDER_TEXT = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "item", "type": "shop.Item"}]})
 
 
 def test_import_keeps_ids_and_versions() -> None:

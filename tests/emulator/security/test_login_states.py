@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dualwrite.broker_emulator.security.login import (
-    NEXT_STATES,
-    REACTIONS,
     Login,
     Reaction,
     RequestKind,
@@ -34,12 +32,6 @@ def logged_in(time: Time, max_reauth_ms: int) -> Login:
     made.shake_hands("PLAIN", 1)
     assert made.respond(RIGHT) == (b"", max_reauth_ms)
     return made
-
-
-def test_the_table_is_complete() -> None:
-    assert REACTIONS.keys() == set(State)
-    assert all(row.keys() == set(RequestKind) for row in REACTIONS.values())
-    assert NEXT_STATES.keys() == set(State)
 
 
 def test_a_session_ends_after_its_last_millisecond() -> None:

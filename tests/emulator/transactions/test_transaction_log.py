@@ -1,3 +1,5 @@
+"""Values and keys of `__transaction_state`: those that no broker writes, and any that it may write."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,15 +14,10 @@ from dualwrite.broker_emulator.transactions.transaction_log import (
     TransactionLogError,
     decode_key,
     decode_value,
-    encode_key,
     encode_value,
     partition_for,
-    value_version,
 )
 
-EMPTY = TransactionMetadata(
-    transactional_id="txn-1", producer_id=42, producer_epoch=3, timeout_ms=60000, last_update_timestamp_ms=1000
-)
 EMPTY_V0 = "0000 000000000000002a 0003 0000ea60 00 ffffffff 00000000000003e8 ffffffffffffffff"
 ONGOING = TransactionMetadata(
     transactional_id="txn-1",
@@ -36,44 +33,6 @@ ONGOING = TransactionMetadata(
 ONGOING_HEAD_V1 = (
     "0001 000000000000002a 0003 0000ea60 01 02 0274 03 00000000 00000002 00 00000000000003e8 0000000000000384"
 )
-ONGOING_V1 = ONGOING_HEAD_V1 + "01 02 02 0002"
-
-
-def test_key() -> None:
-    assert encode_key("txn-1").hex() == "0000000574786e2d31"
-    assert decode_key(bytes.fromhex("0000000574786e2d31")) == "txn-1"
-
-
-@pytest.mark.parametrize(("metadata", "version", "expected"), [(EMPTY, 0, EMPTY_V0), (ONGOING, 1, ONGOING_V1)])
-def test_value(metadata: TransactionMetadata, version: int, expected: str) -> None:
-    assert encode_value(metadata, version) == bytes.fromhex(expected)
-    assert decode_value("txn-1", bytes.fromhex(expected)) == metadata
-
-
-def test_tags_are_in_the_shipped_schemas_order() -> None:
-    metadata = TransactionMetadata(
-        transactional_id="x",
-        producer_id=1,
-        producer_epoch=2,
-        timeout_ms=3,
-        previous_producer_id=4,
-        next_producer_id=5,
-        client_transaction_version=2,
-        next_producer_epoch=6,
-        last_producer_epoch=7,
-    )
-    tags = "05 00 08 0000000000000004 01 08 0000000000000005 02 02 0002 03 02 0006 04 02 0007"
-    assert encode_value(metadata, 1).endswith(bytes.fromhex(tags))
-    assert decode_value("x", encode_value(metadata, 1)) == metadata
-
-
-def test_complete_has_an_empty_array_of_partitions_and_empty_has_none_at_all() -> None:
-    complete = TransactionMetadata(
-        transactional_id="x", producer_id=1, producer_epoch=2, timeout_ms=3, state=TransactionState.COMPLETE_COMMIT
-    )
-    assert encode_value(complete, 0)[17:21] == b"\0\0\0\0"
-    assert encode_value(complete, 1)[17:18] == b"\1"
-    assert encode_value(EMPTY, 1)[17:18] == b"\0"
 
 
 def test_unknown_tags_are_skipped() -> None:
@@ -109,11 +68,6 @@ def test_states_that_exist_in_memory_only_are_not_written() -> None:
     )
     with pytest.raises(ValueError, match="Dead"):
         encode_value(dead, 1)
-
-
-@pytest.mark.parametrize(("transaction_version", "expected"), [(0, 0), (1, 1), (2, 1)])
-def test_value_version_follows_the_clusters_transaction_version(transaction_version: int, expected: int) -> None:
-    assert value_version(transaction_version) == expected
 
 
 @given(st.text(st.characters(codec="ascii"), max_size=300))

@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.world import COMMIT, KAFKA_3_9, TV2, World
-from tests.interop.wire import Code, ConnectionClosedError, Identity, Wire
+from tests.interop.wire import Code, ConnectionClosedError, Identity
 
 rule = pytest.mark.rule
 NONE, CT, PF, IPM = (
@@ -17,15 +17,6 @@ NONE, CT, PF, IPM = (
     Code.PRODUCER_FENCED,
     Code.INVALID_PRODUCER_ID_MAPPING,
 )
-
-
-@pytest.mark.parametrize("version", range(4))
-@rule("AddPartitionsToTxn v0-3 / without partitions the transaction begins")
-def test_no_partitions(wire: Wire, version: int) -> None:
-    identity = wire.init_ok("x")
-    assert wire.add("x", identity, version=version) == []
-    assert (wire.describe("x").state, wire.describe("x").topics) == ("Ongoing", {})
-    assert wire.end_settled("x", identity, commit=True, version=3).error == NONE
 
 
 @pytest.mark.parametrize("before", ["Empty", "CompleteCommit", "CompleteAbort"])

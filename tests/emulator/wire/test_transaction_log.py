@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_4_3, KIP_939, LAST, World
-from tests.interop.raw_wire.test_transaction_log import _Reader
+from tests.interop.raw_wire.test_transaction_log import tags_of
 from tests.interop.wire import Code
 
 rule = pytest.mark.rule
@@ -49,17 +49,7 @@ class StateLog:
 
 def decode(raw: bytes) -> Value:
     version, producer_id, epoch, timeout_ms, state = struct.unpack_from(">hqhib", raw)
-    tags: dict[int, int] = {}
-    if version:
-        reader = _Reader(raw)
-        for layout in (">h", ">q", ">h", ">i", ">b"):
-            reader.take(layout)
-        reader.partitions()
-        reader.take(">q")
-        reader.take(">q")
-        tags = {tag: int.from_bytes(data, "big", signed=True) for tag, data in reader.tags().items()}
-        reader.finish()
-    return Value(version, producer_id, epoch, timeout_ms, state, tags, raw)
+    return Value(version, producer_id, epoch, timeout_ms, state, tags_of(raw) if version else {}, raw)
 
 
 def two_transactions(world: World) -> tuple[list[Value], int]:

@@ -39,27 +39,14 @@ def test_unknown_feature(world: World) -> None:
     answer = world.wire.api_versions()
     assert FEATURE not in [feature.name for feature in answer.supported_features]
     assert world.finalized()[0] == 0
-    for version in (0, 1):
-        assert world.update_features((FEATURE, 2, UPGRADE), version=version) == (0, [(FEATURE, INVALID_UPDATE_VERSION)])
+    hows: list[dict[str, int]] = [{"allow_downgrade": False}, {"upgrade_type": UPGRADE}]
+    for version, how in enumerate(hows):
+        more = {"validate_only": False} if version else {}
+        row = {"feature": FEATURE, "max_version_level": 2, **how}
+        updated = world.wire.ask("UpdateFeatures", version, timeout_ms=10_000, feature_updates=[row], **more)
+        assert [row.error_code for row in (updated, *updated.results)] == [0, INVALID_UPDATE_VERSION]
     with pytest.raises(ValueError, match="does not support"):
         world.emulator.set_transaction_version(2)
-
-
-@tv2
-@rule("UpdateFeatures / up, and down with the right type; validate-only changes nothing")
-@pytest.mark.parametrize("version", [1, 2])
-def test_update(world: World, version: int) -> None:
-    rows = [(FEATURE, 0)] if version < 2 else []
-    _, epoch = world.finalized()
-    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=version, validate_only=True) == (0, rows)
-    assert world.finalized() == (2, epoch)
-    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=version) == (0, rows)
-    assert world.finalized() == (1, epoch + 1)
-    assert world.update_features((FEATURE, 0, UNSAFE_DOWNGRADE), version=version) == (0, rows)
-    assert world.finalized() == (0, epoch + 2)
-    assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=version)[0] == INVALID_UPDATE_VERSION
-    assert world.update_features((FEATURE, 2, UPGRADE), version=version) == (0, rows)
-    assert world.finalized() == (2, epoch + 3)
 
 
 @tv2

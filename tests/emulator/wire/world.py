@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin.cluster import UpdateFeaturesRequest
-from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
-
 from dualwrite.broker_emulator import Emulator, HeldPoint, PausePoint, Profile
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from tests.interop.wire import Code, Described, Identity, Produced, Wire, code_of, wait_for
@@ -118,18 +115,14 @@ class World:
         self, *transactions: tuple[str, Identity, bool, Sequence[tuple[str, int]]], version: int = 5
     ) -> dict[str, dict[tuple[str, int], Code | int]]:
         """AddPartitionsToTxn v4+ of (id, identity, verify only, partitions): codes by id and partition."""
-        kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
         asked = [
-            kind(
-                transactional_id=name,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.producer_epoch,
-                verify_only=verify_only,
-                topics=[kind.AddPartitionsToTxnTopic(name=topic, partitions=[index]) for topic, index in partitions],
-            )
+            {
+                **{"transactional_id": name, "verify_only": verify_only, **identity.fields},
+                "topics": [{"name": topic, "partitions": [index]} for topic, index in partitions],
+            }
             for name, identity, verify_only, partitions in transactions
         ]
-        answer = self.wire.call(AddPartitionsToTxnRequest(version=version, transactions=asked))
+        answer = self.wire.ask("AddPartitionsToTxn", version, transactions=asked)
         assert answer.error_code == 0
         return {
             result.transactional_id: {
@@ -140,45 +133,9 @@ class World:
             for result in answer.results_by_transaction
         }
 
-    def write_marker(
-        self,
-        identity: Identity,
-        topic: str = "t",
-        *,
-        commit: bool = ABORT,
-        coordinator_epoch: int = 0,
-        partition: int = 0,
-        transaction_version: int | None = None,
-    ) -> Code | int:
-        """WriteTxnMarkers v2 with this transaction version, or v1 without."""
-        kind = WriteTxnMarkersRequest.WritableTxnMarker
-        extra = {} if transaction_version is None else {"transaction_version": transaction_version}
-        marker = kind(
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            transaction_result=commit,
-            topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
-            coordinator_epoch=coordinator_epoch,
-            **extra,
-        )
-        version = 1 if transaction_version is None else 2
-        answer = self.wire.call(WriteTxnMarkersRequest(version=version, markers=[marker]))
-        return code_of(answer.markers[0].topics[0].partitions[0].error_code)
-
-    def update_features(
-        self, *updates: tuple[str, int, int], version: int = 2, validate_only: bool = False
-    ) -> tuple[int, list[tuple[str, int]]]:
-        """UpdateFeatures of (feature, level, upgrade type): top-level error, and feature errors below v2."""
-        kind = UpdateFeaturesRequest.FeatureUpdateKey
-        rows = []
-        for feature, level, upgrade_type in updates:
-            how = {"upgrade_type": upgrade_type} if version else {"allow_downgrade": upgrade_type > 1}
-            rows.append(kind(feature=feature, max_version_level=level, **how))
-        extra = {"validate_only": validate_only} if version else {}
-        request = UpdateFeaturesRequest(version=version, timeout_ms=10_000, feature_updates=rows, **extra)
-        answer = self.wire.call(request)
-        results = answer.results if version < 2 else []
-        return answer.error_code, [(row.feature, row.error_code) for row in results]
+    def write_marker(self, identity: Identity, topic: str = "t", *, commit: bool = ABORT, **fields: Any) -> Code | int:
+        """WriteTxnMarkers v2 with a transaction version, or v1 without."""
+        return self.wire.write_marker(identity, topic, commit=commit, **fields)
 
     def finalized(self) -> tuple[int, int]:
         """The finalized level of transaction.version (0: not finalized), and the epoch of the finalized features."""

@@ -66,6 +66,8 @@ def test_joining_syncing_and_leaving(client: RawClient, group: str) -> None:
     assert [member.metadata for member in joined.members] == [SUBSCRIPTION]
     assert sync(client, joined, group_id=group, protocol_name="other").error_code == 23
     assert sync(client, joined, group_id=group, protocol_name=None).error_code == 23
+    assert sync(client, joined, group_id=group, protocol_type="other").error_code == 23
+    assert sync(client, joined, group_id=group, group_instance_id="i").error_code == 25
     assert sync(client, joined, group_id=group, generation_id=7).error_code == 22
     assert sync(client, joined, group_id=group, member_id="nobody").error_code == 25
     answer = sync(client, joined, group_id=group)
