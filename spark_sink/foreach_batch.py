@@ -24,7 +24,7 @@ from spark_sink.driver.batch_calls import BatchCalls, Call, Run
 from spark_sink.driver.batch_log import log, log_batch
 from spark_sink.driver.checkpoint import Checkpoint
 from spark_sink.driver.protocol import Sink
-from spark_sink.errors import SinkOptionError
+from spark_sink.errors import CheckpointMismatchError, SinkOptionError
 from spark_sink.face import plan_batch
 from spark_sink.handoff import Plan, TaskOutcome, TaskResult
 from spark_sink.open_sinks import OpenSink, sink_of
@@ -95,8 +95,8 @@ class DualWriteBatch:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write one batch, or a part of it. An exception ends the query; its next start repeats the batch."""
         checkpoint = Checkpoint(self._options.checkpoint_location or _checkpoint_of_driver(df))
-        of_spark = _query_id_of_driver(df) or checkpoint.query_id()
-        query_id = self._query_id or checkpoint.query_id() or of_spark
+        of_spark = _spark_id(df, checkpoint)
+        query_id = self._query_id or of_spark
         if query_id is None:
             raise SinkOptionError(_nameless(df))
         run = Run(self._options.sink_id, query_id, _run_id(df, of_spark))
@@ -199,6 +199,21 @@ def _query_id_of_driver(df: DataFrame) -> str | None:
     context = _context(df)
     query_id: str | None = None if context is None else context.getLocalProperty(_QUERY_ID)
     return query_id
+
+
+def _spark_id(df: DataFrame, checkpoint: Checkpoint) -> str | None:
+    """Return the query's id by Spark or, if Spark does not tell it, by the checkpoint; None if neither does.
+
+    Raises CheckpointMismatchError if the two differ: batches of the one query would count as decided for the other.
+    """
+    of_driver, of_checkpoint = _query_id_of_driver(df), checkpoint.query_id()
+    if of_driver is not None and of_checkpoint not in (None, of_driver):
+        raise CheckpointMismatchError(
+            f"checkpointLocation={checkpoint.location} belongs to query {of_checkpoint}, this batch to {of_driver}; "
+            "neither the database nor Kafka was changed. Give dualwrite_batch() the checkpoint of this query, or "
+            "leave the option out: Spark tells where it is. Two queries need a function and a sinkId each"
+        )
+    return of_driver or of_checkpoint
 
 
 def _running_query(df: DataFrame, query_id: str | None) -> Any:

@@ -131,6 +131,26 @@ def test_a_checkpoint_that_was_restored_is_refused(spark: SparkSession, sqlite_w
         run(world, world.read(spark), None, **option)
 
 
+@pytest.mark.parametrize("query_id", [None, "orders-query"])
+def test_a_checkpoint_of_another_query_is_refused(
+    spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path, query_id: str | None
+) -> None:
+    """Its decided batches would count as those of this query, which has other rows, and be skipped."""
+    world = sqlite_world
+    write = dualwrite_batch({**world.options, "checkpointLocation": str(world.checkpoint)}, query_id=query_id)
+
+    def start(checkpoint: Path) -> None:
+        writer = world.read(spark).writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+        finish(writer.trigger(availableNow=True).start())
+
+    world.add_values("a")
+    start(world.checkpoint)
+    decided = world.batches()
+    with pytest.raises(StreamingQueryException, match=r"belongs to query .*neither the database nor Kafka was"):
+        start(tmp_path / "another")
+    assert (world.values(), world.batches(), world.open_transactions()) == (["a"], decided, [])
+
+
 def test_options_are_checked_before_the_query_starts(sqlite_world: SinkWorld) -> None:
     with pytest.raises(SinkOptionError, match="did you mean topic"):
         dualwrite_batch({**sqlite_world.options, "topik": "a"})
