@@ -272,9 +272,18 @@ class AiokafkaMembers:
     def close(self) -> None:
         while self._members:
             self.leave()
+        self._run(self._end_what_is_left())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(TIMEOUT_S)
         self._loop.close()
+
+    @staticmethod
+    async def _end_what_is_left() -> None:
+        """Cancel the requests that a member may leave behind, as `asyncio.run` does."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 _QUICKLY = {"reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 50}

@@ -54,6 +54,13 @@ def assert_refused(status: int | str | None, output: str, errors: str, said: str
         (("--config", "no-such-file"), "neither NAME=VALUE nor a file: no-such-file cannot be read: No such file"),
         (("--config", "process.roles=controller"), "process.roles must include broker"),
         (("--config", "message.max.bytes=many"), "configuration message.max.bytes: Not a number of type INT"),
+        (("--clock", "virtual"), "without --control, nothing could advance a virtual clock"),
+        (("--clock", "sun"), "'sun' is not one of 'system', 'virtual'"),
+        (("--control", "8080"), "'8080' is not host:port"),
+        (("--control", "127.0.0.1:99999"), "the greatest port is 65535"),
+        (("--control", "a..b:0"), "the control port cannot listen on a..b:0: it is not a valid host name"),
+        (("--schema-registry", "8081"), "'8081' is not host:port"),
+        (("--schema-registry", "a..b:0"), "the schema registry cannot listen on a..b:0: it is not a valid host name"),
     ],
     ids=" ".join,
 )
@@ -70,15 +77,17 @@ def test_a_host_that_cannot_be_one() -> None:
     assert_refused(done.returncode, done.stdout, done.stderr, "a..b: invalid host name")
 
 
-def test_a_port_that_is_in_use() -> None:
+@pytest.mark.parametrize(
+    ("option", "said"), [("--listen", "cannot listen on"), ("--control", "the control port cannot listen on")]
+)
+def test_a_port_that_is_in_use(capsys: pytest.CaptureFixture[str], option: str, said: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        done = run(*MODULE, "--listen", f"127.0.0.1:{port}")
-    assert_refused(
-        done.returncode, done.stdout, done.stderr, f"cannot listen on 127.0.0.1:{port}: address already in use"
-    )
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SystemExit) as ended:
+            main((option, address))
+    assert_refused(ended.value.code, *capsys.readouterr(), f"{said} {address}: address already in use")
 
 
 def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +99,8 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         "Behaviour to imitate",
         "Create this topic",
         "Kafka's name",
+        "Serve control over HTTP, and a page",
+        "a virtual clock stands still until it is advanced through --control",
     ):
         assert explanation in shown
 

@@ -289,6 +289,8 @@ def test_while_the_group_is_loaded(two_nodes: Emulator) -> None:
         assert sync(client, joined).error_code == 14
         assert commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 14
         assert client.call("list_groups", 5, states_filter=(), types_filter=()).error_code == 14
+        groups = ({"group_id": "g", "topics": None},)
+        assert client.call("offset_fetch", 8, groups=groups, require_stable=True).groups[0].error_code == 14
         held.release()
         until(lambda: commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 0)
 

@@ -70,6 +70,12 @@ class SimulatedGroup:
         self._carry_out(decided.decision)
         return self.joined.get(decided.waits_as)
 
+    def answered(self, member_id: str = "", **values: Any) -> JoinResponse:
+        """Join, by a request that does not wait."""
+        response = self.join(member_id, **values)
+        assert response is not None
+        return response
+
     def add(self, **values: Any) -> str:
         """Join as a new member; return its id, even if the request waits."""
         before = set(self.group.members)

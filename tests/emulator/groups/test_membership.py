@@ -22,29 +22,24 @@ RANGE_FIRST = (Protocol("range", b"m"), Protocol("roundrobin", b"r"))
 
 def test_a_pending_id_cannot_become_a_static_member() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(requires_known_member_id=True)
-    assert sent_away is not None
-    response = simulated.join(sent_away.member_id, group_instance_id="i")
-    assert response is not None
+    sent_away = simulated.answered(requires_known_member_id=True)
+    response = simulated.answered(sent_away.member_id, group_instance_id="i")
     assert (response.error, response.member_id) == (ErrorCode.unknown_server_error, "")
     assert simulated.group.members == {}
 
 
 def test_an_id_that_is_not_used_expires() -> None:
     simulated = SimulatedGroup()
-    sent_away = simulated.join(requires_known_member_id=True)
-    assert sent_away is not None
+    sent_away = simulated.answered(requires_known_member_id=True)
     simulated.advance(SESSION_MS)
-    late = simulated.join(sent_away.member_id, requires_known_member_id=True)
-    assert late is not None
+    late = simulated.answered(sent_away.member_id, requires_known_member_id=True)
     assert late.error == ErrorCode.unknown_member_id
 
 
 def test_a_rebalance_waits_for_pending_ids() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1)
-    pending = simulated.join(requires_known_member_id=True)
-    assert pending is not None
+    simulated.answered(requires_known_member_id=True)
     assert simulated.join(member) is None
     simulated.advance(SESSION_MS)
     assert simulated.joined[member].generation == 2
@@ -57,15 +52,12 @@ def test_a_pending_member_may_join_after_all_others_were_removed() -> None:
     simulated.advance(SESSION_MS // 4)
     assert simulated.heartbeat(last) == ErrorCode.none
     simulated.advance(SESSION_MS // 2)
-    pending = simulated.join(requires_known_member_id=True)
-    assert pending is not None
+    pending = simulated.answered(requires_known_member_id=True)
     simulated.advance(SESSION_MS // 2)
     assert (simulated.group.state, simulated.group.members) == (PREPARING, {})
-    refused = simulated.join(pending.member_id, protocols=())
-    assert refused is not None
+    refused = simulated.answered(pending.member_id, protocols=())
     assert refused.error == ErrorCode.inconsistent_group_protocol
-    response = simulated.join(pending.member_id, protocols=(Protocol("sticky", b""),))
-    assert response is not None
+    response = simulated.answered(pending.member_id, protocols=(Protocol("sticky", b""),))
     assert (response.error, response.leader) == (0, pending.member_id)
 
 
@@ -82,8 +74,7 @@ def test_refusals(values: dict[str, str], error: ErrorCode) -> None:
     simulated = SimulatedGroup()
     simulated.stable(1)
     before = simulated.group
-    response = simulated.join(**values)
-    assert response is not None
+    response = simulated.answered(**values)
     assert (response.error, response.generation, simulated.group) == (error, -1, before)
 
 
@@ -102,8 +93,7 @@ def test_most_votes_among_the_common_protocols() -> None:
 def test_group_max_size() -> None:
     simulated = SimulatedGroup(max_size=2)
     simulated.stable(2)
-    refused = simulated.join()
-    assert refused is not None
+    refused = simulated.answered()
     assert refused.error == ErrorCode.group_max_size_reached
     assert simulated.group.state is STABLE
 
@@ -140,8 +130,7 @@ def test_the_leader_alone_can_ask_for_a_new_assignment() -> None:
     simulated = SimulatedGroup()
     leader, follower = simulated.stable(2)
     generation = simulated.group.generation
-    again = simulated.join(follower)
-    assert again is not None
+    again = simulated.answered(follower)
     assert (again.generation, simulated.group.state) == (generation, STABLE)
     assert simulated.join(leader) is None
     assert simulated.group.state is PREPARING
@@ -186,8 +175,7 @@ def test_a_leader_that_dies_before_it_assigned() -> None:
     assert simulated.sync(follower) is None
     simulated.advance(SESSION_MS)
     assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
-    response = simulated.join(follower)
-    assert response is not None
+    response = simulated.answered(follower)
     assert (response.leader, set(simulated.group.members)) == (follower, {follower})
     assert simulated.heartbeat(leader) == ErrorCode.unknown_member_id
 
@@ -267,8 +255,7 @@ def test_leaving_while_waiting() -> None:
     assert simulated.joined[second].error == ErrorCode.unknown_member_id
     simulated.join(first)
     assert simulated.joined[first].generation == 2
-    sent_away = simulated.join(requires_known_member_id=True)
-    assert sent_away is not None
+    sent_away = simulated.answered(requires_known_member_id=True)
     assert simulated.leave((sent_away.member_id, None)) == [ErrorCode.none]
     assert simulated.group.pending_members == {}
 
@@ -281,8 +268,7 @@ def test_a_static_member_whose_return_cannot_be_stored() -> None:
     (member,) = simulated.stable(1, group_instance_id="i")
     before = simulated.group
     simulated.refuse_with = ErrorCode.coordinator_not_available
-    response = simulated.join(group_instance_id="i")
-    assert response is not None
+    response = simulated.answered(group_instance_id="i")
     assert (response.error, simulated.group) == (ErrorCode.coordinator_not_available, before)
     assert simulated.heartbeat(member, instance="i") == ErrorCode.none
 
@@ -299,8 +285,7 @@ def test_requests_that_wait_for_a_static_member_are_fenced_by_its_successor() ->
     assert simulated.join(group_instance_id="i") is None
     assert simulated.synced[syncing].error == ErrorCode.fenced_instance_id
     assert simulated.group.state is PREPARING
-    fenced = simulated.join(syncing, group_instance_id="i")
-    assert fenced is not None
+    fenced = simulated.answered(syncing, group_instance_id="i")
     assert fenced.error == ErrorCode.fenced_instance_id
 
 

@@ -131,23 +131,6 @@ def test_a_coordinator_that_moves_on_while_it_loads(
     assert connect(first).end_txn("x", open_transaction, commit=True).error_code == 16
 
 
-def test_a_group_coordinator_loads(emulator: Emulator, connect: Connect) -> None:
-    before = emulator.coordinator(group="g")
-    held = emulator.hold(PausePoint.BEFORE_LOAD, lambda context: context["topic"] == "__consumer_offsets")
-    emulator.move_coordinator(others(before)[0], group="g")
-    held.wait_reached()
-    groups = ({"group_id": "g", "topics": None},)
-
-    def error_at(node_id: int) -> int:
-        answer = connect(node_id).call("offset_fetch", 8, groups=groups, require_stable=True)
-        return int(answer.groups[0].error_code)
-
-    assert (error_at(before), error_at(others(before)[0])) == (16, 14)
-    held.release()
-    until(lambda: error_at(others(before)[0]) == 0)
-    assert error_at(before) == 16
-
-
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("commit", [True, False])
 def test_pending_offsets_survive_their_coordinator(

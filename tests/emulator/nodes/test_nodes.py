@@ -7,7 +7,6 @@ import socket
 import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
-from dualwrite.broker_emulator.cluster.elections import elect
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER
 from tests.emulator.api.raw_client import (
     batch_of,
@@ -22,20 +21,6 @@ from tests.emulator.nodes.conftest import NODES
 
 def others(node_id: int) -> list[int]:
     return [other for other in range(NODES) if other != node_id]
-
-
-@pytest.mark.parametrize(
-    ("replicas", "living", "leader"),
-    [
-        ([0, 1, 2], [0, 1, 2], 0),
-        ([2, 0, 1], [0, 1], 0),
-        ([2, 1, 0], [0, 1], 1),
-        ([1], [0, 2], NO_LEADER),
-        ([0, 1], [], NO_LEADER),
-    ],
-)
-def test_the_first_living_replica_is_elected(replicas: list[int], living: list[int], leader: int) -> None:
-    assert elect(replicas, living) == leader
 
 
 @pytest.mark.parametrize("end", ["stop_node", "crash_node"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, PartitionError
-from dualwrite.broker_emulator.cluster.replication import Assignment, cancelled, finished, started
+from dualwrite.broker_emulator.cluster.replication import Assignment, started
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import (
     PREFERRED,
@@ -40,13 +40,6 @@ def copies(client: RawClient, partition: int = 0) -> tuple[tuple[int, ...], tupl
 
 
 # the pure part
-
-
-def test_adding_and_removing() -> None:
-    moving = started(Assignment((0, 1)), (2, 1))
-    assert moving == Assignment((2, 1, 0), adding=(2,), removing=(0,))
-    assert finished(moving) == Assignment((2, 1))
-    assert cancelled(moving) == Assignment((1, 0))
 
 
 def test_another_target_meanwhile() -> None:

@@ -66,6 +66,20 @@ class WayIn(NamedTuple):
         path: Path = getattr(certificates, self.authority)
         return path
 
+    def settings(self, certificates: Certificates) -> dict[str, Any]:
+        """Return the settings by the names of librdkafka, but for a token."""
+        settings: dict[str, Any] = {"security.protocol": self.protocol}
+        if self.mechanism:
+            settings["sasl.mechanism"] = self.mechanism
+            if self.mechanism != "OAUTHBEARER":
+                settings |= {"sasl.username": USER, "sasl.password": self.password}
+        if self.has_tls:
+            settings["ssl.ca.location"] = str(self.trusted(certificates))
+        if self.has_certificate:
+            settings |= {"ssl.certificate.location": str(certificates.client), "ssl.key.password": KEY_PASSWORD}
+            settings["ssl.key.location"] = str(certificates.client_key)
+        return settings
+
 
 class RefusedError(Exception):
     """The client is refused, or cannot connect."""
@@ -126,18 +140,9 @@ def with_aiokafka(emulator: Emulator, certificates: Certificates, way: WayIn) ->
 
 def with_confluent_kafka(emulator: Emulator, certificates: Certificates, way: WayIn) -> None:
     errors: list[ConfluentError] = []
-    settings: dict[str, Any] = {"security.protocol": way.protocol, "error_cb": errors.append, "log_level": 0}
+    settings = {**way.settings(certificates), "error_cb": errors.append, "log_level": 0}
     if way.mechanism == "OAUTHBEARER":
         settings |= {"oauth_cb": lambda _: (way.token(), time.time() + 300)}
-    elif way.mechanism:
-        settings |= {"sasl.username": USER, "sasl.password": way.password}
-    if way.mechanism:
-        settings["sasl.mechanism"] = way.mechanism
-    if way.has_tls:
-        settings["ssl.ca.location"] = str(way.trusted(certificates))
-    if way.has_certificate:
-        settings |= {"ssl.certificate.location": str(certificates.client), "ssl.key.password": KEY_PASSWORD}
-        settings["ssl.key.location"] = str(certificates.client_key)
     producer = ConfluentProducer({"bootstrap.servers": emulator.bootstrap(way.listener), **settings})
     failures: list[object] = []
     producer.produce(TOPIC, b"v", on_delivery=lambda failure, _: failures.append(failure))
@@ -153,18 +158,9 @@ def with_confluent_kafka(emulator: Emulator, certificates: Certificates, way: Wa
 
 def with_dualwrite(emulator: Emulator, certificates: Certificates, way: WayIn) -> None:
     """Send a record in a transaction."""
-    settings: dict[str, Any] = {"security.protocol": way.protocol}
+    settings = way.settings(certificates)
     if way.mechanism == "OAUTHBEARER":
         settings |= {"sasl.oauth.token.provider": way.token}
-    elif way.mechanism:
-        settings |= {"sasl.username": USER, "sasl.password": way.password}
-    if way.mechanism:
-        settings["sasl.mechanism"] = way.mechanism
-    if way.has_tls:
-        settings["ssl.ca.location"] = str(way.trusted(certificates))
-    if way.has_certificate:
-        settings |= {"ssl.certificate.location": str(certificates.client), "ssl.key.password": KEY_PASSWORD}
-        settings["ssl.key.location"] = str(certificates.client_key)
     where = {"bootstrap.servers": emulator.bootstrap(way.listener), "max.block.ms": PATIENCE_S * 1000}
     producer = Producer({**where, **settings, "transactional.id": "way-in"})
     try:
