@@ -295,12 +295,16 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
             await producer.complete_before_fencing(row, is_over=True)
             await producer.fence_others()
         return Ended(Ending.COMMITTED, judged=row)
-    if fate is not Fate.KNOWN and producer.coordinator_aborted_later(row):
-        return _lost(claim, judgement, SinkError(_ABORTED_LATER % (row, claim.transactional_id)))
+    if fate is Fate.UNREADABLE:
+        return ended_by(SinkError(_NOT_READABLE % (row, claim.transactional_id, judgement.error)))
+    if fate is Fate.NOT_PROVEN and not producer.coordinator_aborted(row):
+        stops = _unproven(claim, producer, judgement)
+        if stops is not None:
+            return stops
     try:
         await producer.complete_transaction(row, take_over=False)
     except PreparedTransactionLost as error:
-        return _lost(claim, judgement, as_described(error))
+        return _lost(judgement, as_described(error))
     _log_commit(claim, judgement)
     return Ended(Ending.COMMITTED, judged=row)
 
@@ -332,43 +336,51 @@ def _forgot(claim: Claim, row: Prepared, found: PreparedTxnState) -> StoreWentBa
     )
 
 
-def _lost(claim: Claim, judgement: Judgement, error: DualWriteError) -> Ended:
+def _unproven(claim: Claim, producer: AsyncParticipantProducer, judgement: Judgement) -> Ended | None:
+    """Return the ending of a transaction whose end neither log nor coordinator shows; None if it counts as committed.
+
+    Another transaction that is open under the id may be its repair, by a process that was killed: then it was aborted.
+    """
+    row, found = judgement.row, producer.prepared_txn_state
+    if not found.is_empty:
+        return ended_by(SinkError(_ANOTHER_IS_OPEN % (row, claim.transactional_id, judgement.places, found)))
+    if producer.guarantee.bounded_ms is not None or producer.coordinator_aborted_later(row):
+        return Ended(Ending.LOST, SinkError(_UNPROVEN % (row, claim.transactional_id, judgement.places)), judged=row)
+    return None
+
+
+def _lost(judgement: Judgement, error: DualWriteError) -> Ended:
     """Return the ending of a transaction that the coordinator reports as aborted."""
     if judgement.fate is Fate.KNOWN:  # it was aborted since the coordinator was asked first
         return ended_by(AskAgainError(str(error)))
-    if judgement.fate is Fate.UNREADABLE:
-        return ended_by(
-            SinkError(
-                f"Kafka has aborted {judgement.row} of {claim.transactional_id!r}, and its records cannot be read to "
-                f"publish them again ({judgement.error}). Nothing was changed: grant READ on the topic to the client "
-                "of the sink; the next try then repairs it"
-            )
-        )
     return Ended(Ending.LOST, error, judged=judgement.row)
 
 
 def _log_commit(claim: Claim, judgement: Judgement) -> None:
     """Log a commit, and log it as an error if there is no proof for it."""
-    if judgement.fate is Fate.UNREADABLE:
-        _log.error(_NOT_READABLE, claim.transactional_id, judgement.row, judgement.error)
-    elif judgement.gone:
+    if judgement.fate is Fate.NOT_PROVEN:
         _log.error(_EVIDENCE_GONE, claim.transactional_id, judgement.row, judgement.places)
     else:
         _log.debug("commit %s of %s", judgement.row, claim.transactional_id)
 
 
-_ABORTED_LATER: Final = (
-    "cannot prove that %s was committed: neither the log nor a manifest has evidence, and the coordinator has aborted "
-    "a transaction of %s at a later epoch, as InitProducerId of another producer does. Check the topic for its "
-    "records."
+_UNPROVEN: Final = (
+    "nothing proves any more that %s of %s was committed: neither the log nor a manifest has evidence (%s), and the "
+    "broker's timeout, an operator or another producer may have aborted it. Check the topic for its records."
+)
+_ANOTHER_IS_OPEN: Final = (
+    "nothing proves any more that %s of %s was committed: neither the log nor a manifest has evidence (%s), and %s is "
+    "open under the id. It may be a repair that a killed process has left, with the only copy of the records. Nothing "
+    "was changed on either side. Copy what it has in the topic (read it with isolation.level=read_uncommitted), end it "
+    "with `dualwrite transactions force-terminate`, and start the sink again"
 )
 _EVIDENCE_GONE: Final = (
-    "transactional id %s: cannot prove any more that Kafka committed %s: its records (%s) are no longer in the log, "
-    "and the coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator, another "
-    "program or the broker's timeout aborted it"
+    "transactional id %s: cannot prove any more that Kafka committed %s: neither the log nor a manifest has evidence "
+    "(%s), and the coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator or "
+    "another program aborted it"
 )
 _NOT_READABLE: Final = (
-    "transactional id %s: cannot read from the log whether Kafka committed %s (%s); assuming that it is committed. "
-    "Grant READ on the topic to the client of the sink, so that a transaction aborted by a broker can be proven and "
-    "published again"
+    "the coordinator does not prove that %s of %s was committed, and its records cannot be read to prove that, or to "
+    "publish them again (%s). Nothing was changed: grant READ on the topic to the client of the sink; the next try "
+    "completes or repairs it"
 )

@@ -181,8 +181,9 @@ class Finisher:
             if end.ending is Ending.LOST:
                 raise BatchLostError(
                     f"the sink {self._sink_id!r} had decided to commit {end.judged} of the transactional id "
-                    f"{claim.transactional_id!r} (attempt {claim.attempt_id}), but Kafka has aborted it, and it cannot "
-                    f"be published again, because its row has no manifest or the log has lost its records: {end.error} "
+                    f"{claim.transactional_id!r} (attempt {claim.attempt_id}), but Kafka has aborted it, or nothing "
+                    "proves that it has not, and it cannot be published again, because its row has no manifest or the "
+                    f"log has lost its records: {end.error} "
                     "The rest of the batch is visible. The sink is stopped: "
                     f"{advice_if_lost(self._store, self._sink_id, _batch_of(claim))}"
                 ) from end.error

@@ -120,12 +120,20 @@ class RepairSite:
 
     def delete_records(self, *partitions: int) -> None:
         """Delete the records of these partitions, as retention does."""
+        self._delete_before(dict.fromkeys(partitions, -1))
+
+    def delete_first(self, count: int) -> None:
+        """Delete as many records and markers at the beginning of the one partition that has any."""
+        (partition,) = (number for number in (0, 1) if self.emulator.records("orders", number, read_committed=False))
+        self._delete_before({partition: count})
+
+    def _delete_before(self, offsets: Mapping[int, int]) -> None:
         from kafka import TopicPartition as KafkaPartition
         from kafka.admin import KafkaAdminClient
 
         admin: Any = KafkaAdminClient(bootstrap_servers=self.emulator.bootstrap_servers)
         try:
-            admin.delete_records({KafkaPartition("orders", partition): -1 for partition in partitions})
+            admin.delete_records({KafkaPartition("orders", number): offset for number, offset in offsets.items()})
         finally:
             admin.close()
 

@@ -35,8 +35,9 @@ from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import recovery
 from tests.spark.kafka_world import TIERS
-from tests.spark.repairs import BOUNDED, SCHEMA, RepairSite, Way, let_end, repair_site, ways_of
+from tests.spark.repairs import BOUNDED, EIGHT_DAYS_MS, SCHEMA, RepairSite, Way, let_end, repair_site, ways_of
 from tests.spark.sink_model import QUERY, task
+from tests.support.conditions import until
 
 P: Final = PausePoint
 
@@ -511,7 +512,7 @@ def test_an_abort_at_a_later_epoch_is_not_taken_for_a_commit(tmp_path: Path, tie
             producer.abort_transaction()
         site.world.settle()
         _set_manifests(site, dict.fromkeys(_manifests(site)))
-        with pytest.raises(BatchLostError, match="cannot prove that"):
+        with pytest.raises(BatchLostError, match="nothing proves any more that"):
             site.finish()
         assert [attempt.status for attempt in site.attempts()] == [AttemptStatus.LOST]
 
@@ -530,13 +531,18 @@ def test_without_a_manifest_it_is_lost(site: RepairSite) -> None:
         site.write(1, "c")
 
 
-def test_without_a_manifest_and_without_a_trace_it_is_taken_for_committed_as_before(site: RepairSite) -> None:
-    sleeper = site.decided("a").until(P.BEFORE_STATUSES)
-    let_end(site, Way.INITIALISED)
-    _set_manifests(site, dict.fromkeys(_manifests(site)))
-    site.finish()
-    assert sleeper.go_on().error is None
-    site.assert_agreed("a")
+@pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: f"tier {int(tier)}")
+def test_without_a_manifest_and_a_trace_it_counts_as_committed_where_nothing_times_out(
+    tmp_path: Path, tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    with repair_site(tier, tmp_path) as site:
+        sleeper = site.decided("a").until(P.BEFORE_STATUSES)
+        let_end(site, Way.INITIALISED)
+        _set_manifests(site, dict.fromkeys(_manifests(site)))
+        site.finish()
+        assert "cannot prove any more that Kafka committed" in caplog.text
+        assert sleeper.go_on().error is None
+        site.assert_agreed("a")
 
 
 @every_tier
@@ -590,16 +596,91 @@ def test_without_read_nothing_is_lost_and_the_error_names_the_right(tmp_path: Pa
 
 
 @every_tier
-def test_without_read_what_was_committed_is_done_as_before(tmp_path: Path, tier: Tier) -> None:
+def test_without_read_what_its_coordinator_has_committed_is_done(tmp_path: Path, tier: Tier) -> None:
     with repair_site(tier, tmp_path, acls=ALLOWED) as site:
-        sleeper = site.decided("a").until(P.BEFORE_STATUSES)
+        site.decided("a").until(P.BEFORE_STATUSES).kill()
         site.world.settle()
-        let_end(site, Way.INITIALISED)
         site.emulator.add_acls(NOT_READABLE)
-        site.finish()
-        assert sleeper.go_on().error is None
+        assert site.finish().committed == 1
         site.emulator.remove_acls(DENIALS)
         site.assert_agreed("a")
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
+@every_tier
+def test_without_read_what_nothing_proves_waits_for_the_right(tmp_path: Path, tier: Tier, is_committed: bool) -> None:
+    with repair_site(tier, tmp_path, acls=ALLOWED) as site:
+        site.decided("a").until(P.BEFORE_STATUSES if is_committed else 1).kill()
+        let_end(site, Way.INITIALISED)
+        site.emulator.add_acls(NOT_READABLE)
+        for _ in range(2):
+            with pytest.raises(SinkError, match="grant READ on the topic"):
+                site.finish()
+        assert len(site.attempts(AttemptStatus.COMMITTING)) == 1
+        site.emulator.remove_acls(DENIALS)
+        assert site.committed() == (["a"] if is_committed else [])
+        assert site.finish().repaired == (0 if is_committed else 1)
+        site.assert_agreed("a")
+
+
+def _repair_that_was_killed(site: RepairSite) -> None:
+    """Leave a repair open that no row names."""
+    site.decided("a")
+    let_end(site, Way.OPERATOR)
+    site.finishing().until(P.BEFORE_REPLACEMENT).kill()
+
+
+@every_tier
+def test_without_read_the_repair_of_a_killed_process_stays_open(tmp_path: Path, tier: Tier) -> None:
+    with repair_site(tier, tmp_path, acls=ALLOWED) as site:
+        _repair_that_was_killed(site)
+        site.emulator.add_acls(NOT_READABLE)
+        with pytest.raises(SinkError, match="grant READ on the topic"):
+            site.finish()
+        site.emulator.remove_acls(DENIALS)
+        assert (site.committed(), site.world.open_ids()) == ([], ["s-0-0"])
+        assert site.finish().repaired == 1
+        site.assert_agreed("a")
+
+
+@every_tier
+def test_the_repair_of_a_killed_process_is_kept_once_the_records_it_repairs_are_gone(
+    tmp_path: Path, tier: Tier
+) -> None:
+    """Neither committed nor aborted: it has the only copy of the records, and no row says that it is decided."""
+    with repair_site(tier, tmp_path) as site:
+        _repair_that_was_killed(site)
+        site.delete_first(2)
+        for _ in range(2):
+            with pytest.raises(SinkError, match=r"is open under the id.*end it with .dualwrite transactions"):
+                site.finish()
+        assert (site.committed(), site.world.open_ids()) == ([], ["s-0-0"])
+        assert len(site.attempts(AttemptStatus.COMMITTING)) == 1
+        let_end(site, Way.OPERATOR)
+        with pytest.raises(BatchLostError, match="nothing proves any more"):
+            site.finish()
+        assert (site.committed(), site.world.open_ids()) == ([], [])
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+@pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: f"tier {int(tier)}")
+def test_what_a_timeout_may_have_aborted_is_lost_once_nothing_tells(
+    tmp_path: Path, tier: Tier, has_manifest: bool
+) -> None:
+    """The application is down for longer than the id and the records are kept."""
+    with repair_site(tier, tmp_path) as site:
+        site.decided("a")
+        let_end(site, Way.TIMEOUT)
+        site.emulator.advance_clock(EIGHT_DAYS_MS)
+        until(lambda: not site.emulator.transactions())
+        if has_manifest:
+            site.delete_records(0, 1)
+        else:
+            _set_manifests(site, dict.fromkeys(_manifests(site)))
+        with pytest.raises(BatchLostError, match=r"nothing proves any more.*acknowledge-lost"):
+            site.finish()
+        assert [attempt.status for attempt in site.attempts()] == [AttemptStatus.LOST]
+        assert (site.committed(), site.store.batches("s")[0].status) == ([], BatchStatus.LOST)
 
 
 def test_a_log_that_cannot_be_read_now_is_read_again_later(site: RepairSite) -> None:
