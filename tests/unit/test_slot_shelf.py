@@ -143,6 +143,16 @@ def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:
     assert shelf.places().set_aside == ("p-0",)
 
 
+def test_a_block_that_exchanges_an_idle_slot_keeps_its_turn() -> None:
+    shelf = SlotRegistry(1)
+    turn = used_by(shelf, slot := a_slot(0))
+    waiting = Asker(shelf, 1, [])
+    shelf.put_idle(slot, keep_turn=True)
+    assert not waiting.turn.granted
+    assert shelf.take_idle(turn)
+    assert shelf.places().in_use == 1
+
+
 def test_new_slots_do_not_stand_in_without_end() -> None:
     shelf = SlotRegistry(2)
     for number in range(3):

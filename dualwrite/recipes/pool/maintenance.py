@@ -316,7 +316,7 @@ class PoolMaintenance:
         """Put back a slot whose dual write is over, idle or aside, depending on the state of its id."""
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
         if may_be_used_again and self._is_ready(slot):
-            self._registry.put_idle(slot)
+            self._registry.put_idle(slot, keep_turn=keep_turn)
         else:
             self._registry.put_aside(slot, keep_turn=keep_turn)
             self._resolver_bell.ring()

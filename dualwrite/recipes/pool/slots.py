@@ -216,18 +216,18 @@ class SlotRegistry:
             self._take(slot, turn)
             self._slots[slot.number] = slot
 
-    def put_idle(self, slot: PooledSlot) -> None:
-        """Put back a slot whose dual write is over and left nothing open."""
-        self._put(slot, Place.IDLE, next(self._orders))
+    def put_idle(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
+        """Put back a slot whose dual write is over and left nothing open; its user may keep the turn."""
+        self._put(slot, Place.IDLE, keep_turn)
 
     def put_aside(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put aside a slot whose dual write may have left something open; its user may keep the turn."""
-        self._put(slot, Place.ASIDE, next(self._orders), keep_turn=keep_turn)
+        self._put(slot, Place.ASIDE, keep_turn)
 
-    def _put(self, slot: PooledSlot, place: Place, order: int, *, keep_turn: bool = False) -> None:
+    def _put(self, slot: PooledSlot, place: Place, keep_turn: bool) -> None:
         with self._lock:
             hand = slot.place
-            slot.order = order
+            slot.order = next(self._orders)
             slot.place = place
             if isinstance(hand, Turn):
                 hand.slot = None
