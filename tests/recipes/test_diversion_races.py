@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
-from dualwrite.errors import StateRowError, StoreFullError
+from dualwrite.errors import IllegalStateError, StateRowError, StoreFullError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
@@ -199,6 +199,29 @@ def test_a_block_that_finds_the_diversion_ended_begins_it_again(scenario: Psycop
             assert is_diverted(scenario)
         until(lambda: not is_diverted(scenario))
     assert in_order(scenario) == ["1", "2"]
+
+
+def test_the_offsets_of_a_stored_block_stay_unknown(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    """Kafka has acknowledged one of its records before it went away, and aborts that copy."""
+    sent: list[Any] = []
+
+    def go_away() -> None:
+        until(lambda: sent[0].fate.done())
+        emulator.crash_node(0)
+
+    pause = InMainThread(PausePoint.AFTER_SEND, go_away)
+    with pool_of(scenario, pause=pause, linger_ms=0) as pool:
+        write(pool, scenario, 1)
+        pause.is_armed = True
+        with pool.transaction() as tx:
+            sent += [tx.send(scenario.topic, key="k", value=value) for value in ("2", "3")]
+        assert tx.outcome is Outcome.STORED
+        for record in sent:
+            with pytest.raises(IllegalStateError, match="has not been sent"):
+                _ = record.metadata
+        emulator.start_node(0)
+        until(lambda: not is_diverted(scenario))
+    assert in_order(scenario) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])

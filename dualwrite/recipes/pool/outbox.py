@@ -158,6 +158,8 @@ class OutboxWrites:
         """
         assert self.diversion is not None, "not all blocks go to the outbox"
         self.assert_not_full()
+        for record in write.records.records:
+            record.fate = None  # it was that of a copy which Kafka aborts
         diversion = await self.database.diversion(write.database, self.diversion)
         now_ms = int(time.time() * 1000)
         # the row is changed by the first block only, and held by the others at the same time
