@@ -136,13 +136,6 @@ MUTANTS: Final = (
         "recipes/test_refused_blocks.py::test_blocks_that_are_too_large_only_together_are_published",
     ),
     Mutant(
-        _STORED_BLOCKS,
-        "if len(waiting.blocks) > 1 or (self._owned.owed and waiting.blocks):",
-        "if len(waiting.blocks) > 1:",
-        "crash/test_outbox_not_proven.py",
-        proof=True,
-    ),
-    Mutant(
         _PUBLISHING,
         "if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):",
         "if text and text != settled_text(row) and not is_forgotten(row, text):",

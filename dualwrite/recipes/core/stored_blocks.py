@@ -123,10 +123,10 @@ class BlockStore:
         return RefusedBlock(error.transactional_id, error.seq, error.topic, error.why)
 
     async def oldest(self, database: DatabaseTransaction) -> Waiting:
-        """Return the blocks to publish next. The row must be locked, in a transaction of our own.
+        """Return the blocks to publish next; none goes with owed records.
 
-        Raises StoredBlockRefusedError if the oldest block cannot be published, and NextAttemptError if Kafka has to be
-        asked for its topics first.
+        The row must be locked, in a transaction of our own. Raises StoredBlockRefusedError if the oldest block cannot
+        be published, and NextAttemptError if Kafka has to be asked for its topics first.
         """
         owned = self._owned
         self.note_nothing_owed()
@@ -138,9 +138,7 @@ class BlockStore:
             return NOTHING_WAITS
         if self._refusal is not None and blocks[:1] != [self._refusal.block]:
             self._forget_refusal()
-        if self._most_blocks is not None:
-            blocks = blocks[: self._most_blocks if owned.owed else max(self._most_blocks, 1)]
-        return self._ready(blocks, newest_seq)
+        return Waiting((), newest_seq, ()) if owned.owed else self._ready(blocks[: self._most_blocks], newest_seq)
 
     def _ready(self, blocks: Sequence[StoredBlock], newest_seq: int) -> Waiting:
         """Return the blocks before the first one that cannot be sent now. Raises as `oldest` does if there are none."""
@@ -149,7 +147,7 @@ class BlockStore:
         partitions = cache(self._owned.kafka.partitions)
         for number, block in enumerate(blocks):
             found, obstacle = self._placed(block, partitions)
-            if obstacle is not None and (number or self._owned.owed):  # those go first
+            if obstacle is not None and number:  # those before it go first
                 return Waiting(blocks[:number], newest_seq, records)
             if isinstance(obstacle, StoredBlockRefusedError):
                 raise self._note_refusal(block, obstacle, obstacle.__cause__)
@@ -232,14 +230,13 @@ class BlockStore:
     # ---- refusals -------------------------------------------------------------------------------------------
 
     def note_refused(self, waiting: Waiting, topic: str, error: DualWriteError) -> Exception:
-        """Return the error to raise after Kafka has refused waiting records; fewer blocks are tried next.
+        """Return the error to raise after Kafka has refused owed or waiting records; fewer blocks are tried next.
 
-        Owed records went with them, and may be the refused ones: they are tried without a block then. Call it before
-        the transaction is aborted.
+        Call it before the transaction is aborted.
         """
-        if self.timestamps.help_with(error, (*self._owned.owed, *waiting.records)):
+        if self.timestamps.help_with(error, waiting.records or self._owned.owed):
             return NextAttemptError()
-        if len(waiting.blocks) > 1 or (self._owned.owed and waiting.blocks):
+        if len(waiting.blocks) > 1:
             self._most_blocks = len(waiting.blocks) // 2
             return NextAttemptError()
         if not waiting.blocks:
@@ -340,7 +337,7 @@ class BlockStore:
         """Report that stored blocks are published, once the database has committed that."""
         owned = self._owned
         if self._most_blocks is not None:
-            self._most_blocks = 2 * self._most_blocks or 1
+            self._most_blocks *= 2
         self.note_nothing_owed()
         if not waiting.is_part:
             self.timestamps.forget()
