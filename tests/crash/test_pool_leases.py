@@ -142,9 +142,11 @@ def test_on_sqlite_a_block_whose_lease_was_lost_before_its_first_statement_is_re
 def test_a_dual_write_whose_slots_are_lost_one_after_the_other_changes_nothing(scenario: Scenario) -> None:
     """As by a process that takes over every id without asking for its row."""
     stealing = False
+    in_use: set[int] = set()
 
     def steal(point: PausePoint) -> None:
         if stealing and point is PausePoint.AFTER_BEGIN:
+            in_use.add(pool.status.in_use)
             thief = Producer(
                 bootstrap_servers=scenario.emulator.bootstrap_servers,
                 transactional_id=kafka_id_of(
@@ -162,6 +164,7 @@ def test_a_dual_write_whose_slots_are_lost_one_after_the_other_changes_nothing(s
             write(pool, scenario, 2)
         stealing = False
         assert "nothing was written" in " ".join(raised.value.__notes__)
+        assert in_use == {1}, "it keeps its turn, or another block would begin beside it"
         assert write(pool, scenario, 3).outcome is Outcome.COMMITTED
         assert pool.status.in_use == 0
     assert written(scenario) == {"1", "3"}

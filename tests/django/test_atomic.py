@@ -259,6 +259,17 @@ def test_a_dual_write_that_cannot_begin_dooms_the_block(shop: Shop, trouble: Tro
     assert shop.written() == ["3"]
 
 
+def test_a_doomed_block_that_has_lost_its_connection(shop: Shop) -> None:
+    with pytest.raises(TransactionDoomedError), shop.atomic():
+        shop.insert(1)
+        with without_settings(shop), pytest.raises(ConfigError):
+            send(shop.topic, "1", using=shop.alias)
+        shop.database.cut()
+    with shop.atomic():
+        shop.put(2)
+    assert shop.written() == ["2"]
+
+
 def test_a_dual_write_that_cannot_begin_in_an_inner_block_that_fails_is_forgiven(shop: Shop) -> None:
     with shop.atomic():
         with without_settings(shop), pytest.raises(ConfigError), shop.atomic():

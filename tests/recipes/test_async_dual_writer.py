@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,22 @@ async def test_no_close_inside_a_block_of_the_same_task(awaited: AwaitedScenario
         with pytest.raises(IllegalStateError, match="leave its block"):
             await writer.close()
     awaited.assert_both_sides_agree("1")
+
+
+async def test_a_block_that_is_left_to_the_garbage_collector_is_rolled_back(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
+    block = writer.transaction()
+    await put(await block.__aenter__(), awaited, 1)
+    others = asyncio.all_tasks()
+    del block
+    gc.collect()
+    await asyncio.sleep(0)
+    (ending,) = asyncio.all_tasks() - others
+    await ending
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 2)
+    awaited.assert_both_sides_agree("2")
 
 
 # ---- misuse -----------------------------------------------------------------------------------------------------

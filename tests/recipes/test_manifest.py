@@ -27,7 +27,7 @@ from tests.support.key_value_stores import in_directory
 EMPTY = PreparedTxnState()
 FIRST = PreparedTxnState("42:7")
 SECOND = PreparedTxnState("42:8")
-ID = 'it\'s \\ an "odd" id; -- %s :id {mark} COMMIT ключ \u2028 😀'
+ID = 'it\'s \\ an "odd" id; -- %s :id {mark} COMMIT ключ \u2028 😀'.ljust(255, "x")  # as long as it may be
 ODD = """{"topic": "it's \\\\ %s :id :mark kafka_transaction_state; COMMIT; -- $$ E'\\'"}"""
 LONG = "'\\" * 30_000  # 60,000 bytes, the most that a manifest may have
 NOWHERE = "127.0.0.1:1"

@@ -118,7 +118,11 @@ def _in_sql_ascii(conninfo: str) -> psycopg.Connection[Any]:
     return psycopg.connect(conninfo, client_encoding="SQL_ASCII")
 
 
-@pytest.mark.parametrize("connect", [_with_adapters, _in_sql_ascii])
+def _in_latin1(conninfo: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(conninfo, client_encoding="LATIN1")
+
+
+@pytest.mark.parametrize("connect", [_with_adapters, _in_sql_ascii, _in_latin1])
 @pytest.mark.parametrize(
     "settings", [{"transactional_id": "é"}, {"prefix": "é"}, {"prefix": "é", "delivery": Outbox(linger_ms=1)}]
 )

@@ -21,6 +21,7 @@ from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
@@ -51,7 +52,7 @@ from tests.recipes.pools import (
 from tests.recipes.pools import scenario as scenario
 from tests.support.calls import Calls
 from tests.support.conditions import until
-from tests.support.databases import Database
+from tests.support.databases import Database, state_row
 from tests.support.narrowing import current
 
 DEADLINE_S = 30
@@ -332,6 +333,23 @@ def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> No
         until(lambda: not pool.status.set_aside)
     assert written(scenario) == {*({"1"} if point in POINTS_AFTER_THE_DECISION else set()), "2"}
     scenario.assert_nothing_open()
+
+
+def test_the_status_shows_why_a_dead_process_is_not_recovered(scenario: Scenario, database: Database) -> None:
+    def change_row(state: str | None) -> None:
+        with database.aside.begin() as connection:
+            connection.execute(sa.update(kafka_transaction_state).values(prepared_transaction_state=state))
+
+    with make_pool(scenario) as dead:
+        write(dead, scenario, 1)
+    row = state_row(database, scenario.transactional_id)
+    change_row("unreadable")
+    LeaseTable(scenario).change(owner="dead", expires_at_ms=0)
+    with make_pool(scenario, lease_ms=300) as pool:
+        write(pool, scenario, 2)
+        until(lambda: "'unreadable'" in (pool.status.last_background_error or ""))
+        change_row(row)
+        until(lambda: pool.status.last_background_error is None)
 
 
 def test_the_background_survives_a_database_that_goes_away(scenario: Scenario, database: Database) -> None:

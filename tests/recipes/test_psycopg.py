@@ -22,9 +22,11 @@ from dualwrite.errors import (
 )
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.postgres.backend import PostgresBackend
+from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -416,4 +418,21 @@ def test_a_forked_child_sends_nothing_through_its_parents_connection(
         os._exit(0 if kept is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+def test_an_identity_that_another_process_has_just_made(
+    scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, looks = PostgresTransaction.identity, [None]
+
+    async def identity(transaction: PostgresTransaction) -> DatabaseIdentity | None:
+        return looks.pop() if looks else await genuine(transaction)
+
+    with scenario.writer() as first:
+        first.recover()
+    monkeypatch.setattr(PostgresTransaction, "identity", identity)
+    with scenario.writer() as second:
+        assert scenario.write(second, 1).error is None
+    assert not looks
     scenario.assert_both_sides_agree()

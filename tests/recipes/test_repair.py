@@ -18,10 +18,12 @@ from dualwrite.errors import (
     KafkaTimeoutError,
     KafkaUnreachableError,
     NotDurableError,
+    OutcomeUnknown,
     RetriableError,
 )
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
+from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.recovery.service import Action
@@ -414,3 +416,17 @@ def test_a_marker_that_comes_late(site: Site, is_aborted: bool) -> None:
     assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
     site.write("later")
     site.assert_agreed("before", "decided", "later")
+
+
+def test_a_log_that_is_not_read_in_time_after_the_commit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def times_out(*_: object, is_over: bool = False) -> None:
+        assert is_over
+        raise OutcomeUnknown("no leader", transactional_id="tid", prepared_state="")
+
+    site.decided()
+    with site.writer() as writer, monkeypatch.context() as patched:
+        patched.setattr(KafkaParticipant, "end_of", times_out)
+        with pytest.raises(KafkaTimeoutError, match="cannot be used yet: no leader"):
+            writer.recover()
+    assert site.recover() is Outcome.NOTHING
+    site.assert_agreed("decided")

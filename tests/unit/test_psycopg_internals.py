@@ -6,13 +6,14 @@ A failure says that psycopg has changed: read the member's replacement, and adap
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import psycopg_pool
 import pytest
-from psycopg import generators, pq, waiting
-from psycopg._preparing import PrepareManager
+from psycopg import generators, waiting
+from psycopg._preparing import Prepare, PrepareManager
 
 CONNECTIONS = [psycopg.Connection, psycopg.AsyncConnection]
 
@@ -56,10 +57,10 @@ def test_a_pool_configures_its_connections_by_a_function(pool_class: type[Any]) 
 
 
 def test_the_generators_and_waits_that_are_driven_here() -> None:
-    assert callable(generators.execute)
+    for driven in (generators.execute, generators.send, generators.fetch_many):
+        assert list(inspect.signature(driven).parameters) == ["pgconn"]
     assert callable(waiting.wait)
     assert inspect.iscoroutinefunction(waiting.wait_async)
-    assert int(pq.TransactionStatus.IDLE) == 0
 
 
 def test_statements_are_prepared_by_the_manager_of_the_connection() -> None:
@@ -73,3 +74,14 @@ def test_statements_are_prepared_by_the_manager_of_the_connection() -> None:
         assert used in steps
     assert "_prepared.maintain_gen(self._conn)" in steps
     assert "(query.query, query.types)" in source(PrepareManager.key)
+
+
+def test_a_statement_that_was_noted_as_prepared_has_its_name() -> None:
+    """`commit_message.py` prepares a statement at its first execution, and notes it before it is sent."""
+    manager: Any = PrepareManager()
+    statement = SimpleNamespace(query=b"UPDATE t", types=())
+    assert manager.get(statement, True)[0] is Prepare.SHOULD
+    manager.maybe_add_to_cache(statement, Prepare.SHOULD, b"ours")
+    assert manager.get(statement, True) == (Prepare.YES, b"ours")
+    manager.prepare_threshold = None
+    assert manager.get(statement, True)[0] is Prepare.NO
