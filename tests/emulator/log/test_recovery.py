@@ -103,6 +103,17 @@ def test_every_damaged_byte_in_the_middle_is_noticed(folder: Path) -> None:
         assert file.read_bytes() == damaged
 
 
+def test_damage_in_a_complete_segment_is_an_error(folder: Path) -> None:
+    log = open_log(folder, segment_bytes=1)
+    append(log, b"first")
+    append(log, b"second")
+    first = segment_files(folder)[0]
+    first.with_suffix(".index").unlink()
+    os.truncate(first, first.stat().st_size - 1)
+    with pytest.raises(StorageError, match="later segments follow"):
+        open_log(folder)
+
+
 def test_damage_met_by_a_reader_is_an_error(folder: Path) -> None:
     log = open_log(folder)
     append(log, b"first")
@@ -138,6 +149,28 @@ def test_indexes_and_snapshots_are_rebuilt(folder: Path, suffix: str, how: str) 
 
 
 # writing
+
+
+def test_a_full_disk_refuses_the_batch_and_leaves_nothing_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(folder)
+    append(log, b"before", sequence=0, producer_id=7)
+    pwrite = os.pwrite
+
+    def full(file: int, data: bytes, offset: int) -> int:
+        if len(data) < 10:
+            raise OSError(28, "No space left on device")
+        return pwrite(file, data[: len(data) - 5], offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    records = batch(b"refused", writer="own", producer_id=7, producer_epoch=0, base_sequence=1)
+    result = log.append(records, now_ms=NOW_MS)
+    assert result.error is ErrorCode.kafka_storage_error
+    assert result.error_message is not None
+    assert result.error_message.endswith("cannot be written: No space left on device")
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    assert log.append(records, now_ms=NOW_MS).base_offset == 1
+    for found in (log, open_log(folder)):
+        assert [value for _, _, value in contents(found)] == [b"before", b"refused"]
 
 
 def test_more_segments_than_files_may_be_open(folder: Path) -> None:

@@ -37,6 +37,7 @@ def test_leaders_go_on_round_the_nodes(emulator: Emulator, client: RawClient, to
 def test_assignments_name_the_nodes(client: RawClient, topic: str) -> None:
     assert create_partitions(client, {topic: 4}, [[2, 0, 1], [1, 0, 2]]) == {topic: Outcome(0)}
     assert replicas_of(client, topic)[2:] == [(2, 0, 1), (1, 0, 2)]
+    assert create_partitions(client, {topic: 5}, [[2, 0]])[topic].error == 39  # the others have three copies
 
 
 def test_nothing_happens_when_it_is_only_validated(client: RawClient, topic: str) -> None:
