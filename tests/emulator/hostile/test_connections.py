@@ -11,7 +11,7 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
 from dualwrite.broker_emulator.net import server
 from dualwrite.broker_emulator.net.server import LINES_PER_INTERVAL, ClosingLog
-from tests.emulator.api.raw_client import RawClient, encode, fetch_fields, plain_batch, produce_fields
+from tests.emulator.api.raw_client import RawClient, decode, encode, fetch_fields, plain_batch, produce_fields
 from tests.support.conditions import until
 
 SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
@@ -57,9 +57,12 @@ def test_an_idle_connection_is_closed(caplog: pytest.LogCaptureFixture, begun: b
 
 
 def test_waiting_for_an_answer_is_not_idle() -> None:
+    # encoded before there is a connection, which is idle until the request comes
+    frame = encode("fetch", 12, 1, "raw", **fetch_fields(12, "t", max_wait_ms=1_500))
     with Emulator(config=BrokerConfig(connections_max_idle_ms=500), topics={"t": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
-            assert client.fetch("t", max_wait_ms=1_500).error_code == 0
+            client.send_bytes(frame)
+            assert decode("fetch", 12, client.receive_frame())[1].responses[0].partitions[0].error_code == 0
 
 
 def test_a_silenced_connection_is_idle() -> None:
