@@ -145,16 +145,6 @@ class TaskBlocks(Generic[TxT]):
         return found[1] if found is not None and found[0]() is task else None
 
 
-async def _begin(block: Block[Any, TxT]) -> TxT:
-    """Begin a block. An error raised here may be about an earlier dual write; this one is rolled back."""
-    try:
-        return await block.begin()
-    except BaseException as error:
-        note_outcome(error, Outcome.ROLLED_BACK)
-        say_of_block(error)
-        raise
-
-
 class Block(Generic[BindT, TxT]):
     """The beginning and the end of one block; the same for both faces."""
 
@@ -169,17 +159,23 @@ class Block(Generic[BindT, TxT]):
         """Set from the beginning of its database transaction until that is closed."""
 
     async def begin(self) -> TxT:
-        assert_unpatched()
-        writer = self._writer
-        use = self._use = writer.slots.new_use()
+        """Begin the block. An error raised here may be about an earlier dual write; this one is rolled back."""
         try:
-            use.enter()
-            await use.get_ready()
-            records = self._records = writer.new_records()
-            tx = self._tx = await writer.backend.begin(self._bind, records, use)
-            records.unwatch = None
-        except BaseException:
-            use.leave()
+            assert_unpatched()
+            writer = self._writer
+            use = self._use = writer.slots.new_use()
+            try:
+                use.enter()
+                await use.get_ready()
+                records = self._records = writer.new_records()
+                tx = self._tx = await writer.backend.begin(self._bind, records, use)
+                records.unwatch = None
+            except BaseException:
+                use.leave()
+                raise
+        except BaseException as error:
+            note_outcome(error, Outcome.ROLLED_BACK)
+            say_of_block(error)
             raise
         return tx
 
@@ -268,7 +264,7 @@ class _BlockingScope(Generic[TxT]):
         of_thread = self._blocks.of_thread
         self._outer: TxT | None = getattr(of_thread, "tx", None)
         try:
-            tx = self._tx = of_thread.tx = blocking.run(_begin(self._block))
+            tx = self._tx = of_thread.tx = blocking.run(self._block.begin())
         except BaseException:
             blocking.run(self._block.abandon())
             raise
@@ -278,9 +274,6 @@ class _BlockingScope(Generic[TxT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(error)
-
-    def _end(self, error: BaseException | None) -> None:
         """End the block, and finish an end that was interrupted."""
         try:
             self._is_open = False
@@ -299,7 +292,7 @@ class _BlockingScope(Generic[TxT]):
     def __del__(self) -> None:
         # Roll an entered block back, as a generator's would be. An exception may have struck `__init__`.
         if getattr(self, "_is_open", False):
-            self._end(GeneratorExit())
+            self.__exit__(None, GeneratorExit(), None)
 
 
 class _AsyncScope(Generic[TxT]):
@@ -321,7 +314,7 @@ class _AsyncScope(Generic[TxT]):
     async def __aenter__(self) -> TxT:
         if self._loop is not None:
             raise IllegalStateError(_ENTERED_TWICE)
-        tx = await _begin(self._block)
+        tx = await self._block.begin()
         self._task = asyncio.current_task()
         if self._task is not None:
             self._loop = self._task.get_loop()

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.client.records import traces
-from dualwrite.guarded import guarded, tolerate
+from dualwrite.guarded import tolerate
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -166,12 +166,14 @@ def instruments() -> Instruments | None:
         return None
 
 
-@guarded
 def count(counted: Counted, number: int = 1, **attributes: str) -> None:
-    """Add to a counter."""
-    found = instruments()
-    if found is not None:
-        found.counters[counted].add(number, attributes)
+    """Add to a counter. Each block does this, and `guarded` would be another call."""
+    try:
+        found = instruments()
+        if found is not None:
+            found.counters[counted].add(number, attributes)
+    except Exception as error:
+        tolerate(error, "count")
 
 
 def now_s() -> float:
@@ -180,12 +182,14 @@ def now_s() -> float:
     return 0.0 if found is None else found.clock_s()
 
 
-@guarded
 def record_wait(prefix: str, waited_s: float) -> None:
     """Record how long a block of a pool has waited until it had its slot, or timed out."""
-    found = instruments()
-    if found is not None:
-        found.pool_wait.record(waited_s, {"prefix": prefix})
+    try:
+        found = instruments()
+        if found is not None:
+            found.pool_wait.record(waited_s, {"prefix": prefix})
+    except Exception as error:
+        tolerate(error, "record_wait")
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.client.records import traces
 from dualwrite.errors import DualWriteError
-from dualwrite.guarded import guarded
+from dualwrite.guarded import guarded, tolerate
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import metrics
@@ -142,26 +142,28 @@ class OpenTelemetry(Telemetry):
         if began_s is not None:
             duration.record(self._instruments.clock_s() - began_s)
 
-    @guarded
     def moved(self, state: SlotState) -> None:
-        if state is SlotState.OPEN:
-            self._is_measured = traces.is_provided(self._instruments.prepare)
-            self._span = self._sending = None
-            if traces.is_provided(self._instruments.tracer):
-                self._begin_span()
-            self.reach = self._reach if self._is_measured or self._span is not None else self._reach_unobserved
-        if state in _RUNNING:
-            return
-        since_s = self._instruments.in_doubt_since_s
-        if state in _IN_DOUBT:
-            since_s.setdefault(self._transactional_id, self._instruments.clock_s())
-        else:
-            since_s.pop(self._transactional_id, None)
-        self._began_s = None
-        if self._span is not None:
-            self._end_span(self._span, state)
-        if state is SlotState.FENCED:
-            metrics.count(Counted.FENCED)
+        try:
+            if state is SlotState.OPEN:
+                self._is_measured = traces.is_provided(self._instruments.prepare)
+                self._span = self._sending = None
+                if traces.is_provided(self._instruments.tracer):
+                    self._begin_span()
+                self.reach = self._reach if self._is_measured or self._span is not None else self._reach_unobserved
+            if state in _RUNNING:
+                return
+            since_s = self._instruments.in_doubt_since_s
+            if state in _IN_DOUBT:
+                since_s.setdefault(self._transactional_id, self._instruments.clock_s())
+            else:
+                since_s.pop(self._transactional_id, None)
+            self._began_s = None
+            if self._span is not None:
+                self._end_span(self._span, state)
+            if state is SlotState.FENCED:
+                metrics.count(Counted.FENCED)
+        except Exception as error:  # `guarded` would be another call, three times in each block
+            tolerate(error, "moved")
 
     @guarded
     def _begin_span(self) -> None:

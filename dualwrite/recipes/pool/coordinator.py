@@ -54,6 +54,12 @@ _MOST_RACES: Final = 100
 """How many attempts to lease a slot a process may lose to others in a row."""
 
 
+_OF_THE_PARENT: Final = (
+    "this dual write belongs to the process that forked; nothing was written here: leave its block in the parent, and "
+    "begin new blocks in the child"
+)
+
+
 class PooledBlock:
     """One block of the application in a pool, and its slot, if it has one."""
 
@@ -61,6 +67,7 @@ class PooledBlock:
 
     needs_slot_early = True
     """Whether `take_slot` must be called before the transaction takes its snapshot."""
+    _may_divert = False
 
     def __init__(self, pool: PoolCoordinator) -> None:
         self._pool = pool
@@ -120,26 +127,24 @@ class PooledBlock:
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
         try:
-            await self._commit(write)
+            try:
+                if not self._pool.is_of_this_process:
+                    raise IllegalStateError(_OF_THE_PARENT)
+                carries_records = await flush_block(write)
+                if carries_records:
+                    await self._prepare_to_commit(write)
+            except BaseException:
+                await roll_back_database(write)
+                raise
+            if carries_records:
+                await self._commit_records(write)
+            else:
+                await commit_database_alone(write)
         except DualWriteError as error:
             self._pool.counts.judge(error)
             raise
         if write.transactional_id is not None:  # it had records, and so has passed every check
             self._pool.counts.refusal = None
-
-    async def _commit(self, write: DualWriteProgress) -> None:
-        try:
-            self._pool.assert_of_this_process()
-            carries_records = await flush_block(write)
-            if carries_records:
-                await self._prepare_to_commit(write)
-        except BaseException:
-            await roll_back_database(write)
-            raise
-        if carries_records:
-            await self._commit_records(write)
-        else:
-            await commit_database_alone(write)
 
     async def _prepare_to_commit(self, write: DualWriteProgress) -> None:
         """Do what comes before the commit of a block with records. If it raises, the block is rolled back."""
@@ -147,22 +152,20 @@ class PooledBlock:
             self._pool.assert_present()
         await self.take_slot()
 
-    async def _commit_records(self, write: DualWriteProgress) -> None:
-        """Commit a block with records, or roll it back and raise the reason."""
-        await self._commit_under_slot(write)
-
     async def roll_back(self, write: DualWriteProgress) -> None:
         """Roll the database back; Kafka has received nothing yet."""
         await roll_back_database(write)
 
-    async def _commit_under_slot(self, write: DualWriteProgress, *, diverts: bool = False) -> DualWriteError | None:
-        """Commit under the block's slot, or under another one.
+    async def _commit_records(self, write: DualWriteProgress) -> DualWriteError | None:
+        """Commit a block with records under its slot or another one, or roll it back and raise the reason.
 
-        With `diverts`, return the error by which Kafka turned out to be away; the database transaction is open then.
+        If the block may go to an outbox, return the error by which Kafka turned out to be away; the database
+        transaction is open then.
         """
+        diverts = self._may_divert and not write.records.has_offsets
         tried = 0
         while True:
-            slot, use = self.slot, IdUse()
+            slot, use = self._turn.taken, IdUse()
             assert slot is not None, "the slot was taken, or exchanged for another one"
             try:
                 slot.coordinator.acquire(use)
@@ -240,6 +243,8 @@ class DivertedBlock(PooledBlock):
 
     __slots__ = ("_is_diverted", "_outbox")
 
+    _may_divert = True
+
     def __init__(self, pool: PoolCoordinator, outbox: OutboxPublisher) -> None:
         super().__init__(pool)
         self._outbox = outbox
@@ -269,7 +274,7 @@ class DivertedBlock(PooledBlock):
         if self._is_diverted:
             await self._divert(write, None)
             return
-        why = await self._commit_under_slot(write, diverts=not write.records.has_offsets)
+        why = await super()._commit_records(write)
         if why is not None:
             await self._divert(write, why)
 
@@ -393,14 +398,6 @@ class PoolCoordinator:
         self.maintenance.start()
         if self.outbox is not None:
             self.outbox.start()
-
-    def assert_of_this_process(self) -> None:
-        """Raise IllegalStateError in a forked child, for a block that the parent has begun."""
-        if not self.is_of_this_process:
-            raise IllegalStateError(
-                "this dual write belongs to the process that forked; nothing was written here: leave its block in "
-                "the parent, and begin new blocks in the child"
-            )
 
     def end_block(self, block: object) -> None:
         """Unregister a block; `close` may be waiting for the last one. Harmless when repeated."""

@@ -315,15 +315,11 @@ class PoolMaintenance:
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put back a slot whose dual write is over, idle or aside, depending on the state of its id."""
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
-        if may_be_used_again and self._is_ready(slot):
+        if may_be_used_again and slot.coordinator.state is SlotState.READY:
             self._registry.put_idle(slot, keep_turn=keep_turn)
         else:
             self._registry.put_aside(slot, keep_turn=keep_turn)
             self._resolver_bell.ring()
-
-    @staticmethod
-    def _is_ready(slot: PooledSlot) -> bool:
-        return slot.coordinator.state is SlotState.READY
 
     async def recover(self) -> list[Resolution]:
         """Resolve every slot that may have an open transaction. Raises the first error, after trying all slots."""
@@ -411,7 +407,7 @@ class PoolMaintenance:
         if slot.failures:
             slot.failures = 0
             self._registry.make_due()  # the broker or database that failed for this slot is back for the others too
-        if self._is_ready(slot) and not slot.lease_lost and not self._registry.is_closed:
+        if slot.coordinator.state is SlotState.READY and not slot.lease_lost and not self._registry.is_closed:
             self._registry.put_idle(slot)
         else:
             await self._part_with(slot, hand)

@@ -162,7 +162,8 @@ class SlotRegistry:
         with self._lock:
             self._turns.pop(turn, None)
             granted = self._grant_all()
-        _tell(granted)
+        if granted:
+            _tell(granted)
 
     def wake_waiting(self) -> None:
         """Wake all blocks that wait for a turn, to check whether they still should."""
@@ -234,7 +235,8 @@ class SlotRegistry:
                 if not keep_turn:
                     self._turns.pop(hand, None)
             granted = self._grant_all()
-        _tell(granted)
+        if granted:
+            _tell(granted)
 
     def forget(self, slot: PooledSlot, hand: Hand) -> None:
         """Remove a slot whose lease is about to end; its number stays reserved until `unreserve`."""

@@ -89,7 +89,7 @@ class PostgresTransaction(PostgresSteps):
     ) -> None:
         self._pin = pin
         self._must_be_in = must_be_in
-        self.mark = self.token = new_mark()
+        self.mark = new_mark()
         self.connection = connection
         self._watch = watch
         self._of = of
@@ -179,13 +179,15 @@ class PostgresTransaction(PostgresSteps):
         if self.is_idle:  # in autocommit mode a lock outside a transaction ends with its statement
             raise self._ended_past()
 
-    def _commit_behind(self, before: BeforeCommit | None, refusals: Refusals, *, is_added: bool = False) -> None:
-        self._deciding = self._message_class(self._raw, before, self.mark, refusals)
+    def _commit_behind(
+        self, before: BeforeCommit | None, token: str, refusals: Refusals, *, is_added: bool = False
+    ) -> None:
+        self._deciding = self._message_class(self._raw, before, token, refusals)
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without a lock; once this transaction is committed, the content is durable."""
         self._transactional_id = transactional_id
-        self._commit_behind(MAKE_DURABLE, {})
+        self._commit_behind(MAKE_DURABLE, self.mark, {})
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
 
     async def commit(self) -> None:

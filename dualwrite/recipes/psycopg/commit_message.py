@@ -131,8 +131,8 @@ class PsycopgCommitMessage(CommitMessage):
                 values = statement.bound(connection, before.values)
                 # noted before it is sent: psycopg's rollback then deallocates it, whichever of both has failed
                 prepared.maybe_add_to_cache(statement, prepare, statement.name)
-                return (yield from self._answer_in_pipeline(statement, values, is_new=prepare is Prepare.SHOULD))
-        return (yield from answered(connection, self._script))
+                return self._answer_in_pipeline(statement, values, is_new=prepare is Prepare.SHOULD)
+        return answered(connection, self._script)
 
     def _answer_in_pipeline(
         self, statement: _Statement, values: list[bytes | None], *, is_new: bool
@@ -182,10 +182,9 @@ class _Statement(NamedTuple):
 
     def bound(self, connection: AnyConnection, values: Mapping[str, str | None]) -> list[bytes | None]:
         """Return the values of the parameters, in order."""
-        found = [values[name] for name in self.names]
         return [
             None if value is None else value.encode(_ASCII) if value.isascii() else encoded(connection, value)
-            for value in found
+            for value in map(values.__getitem__, self.names)
         ]
 
 

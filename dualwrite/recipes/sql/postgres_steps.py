@@ -37,7 +37,7 @@ from dualwrite.recipes.sql.outbox_statements import (
     place_of,
 )
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements, Query, table_replaced
-from dualwrite.recipes.sql.postgres import BeforeCommit
+from dualwrite.recipes.sql.postgres import BeforeCommit, new_mark
 
 ResultT = TypeVar("ResultT")
 
@@ -65,8 +65,6 @@ class PostgresSteps(ABC):
 
     mark: str
     """The mark that was set with the transaction's BEGIN, empty if none was."""
-    token: str
-    """The end of the text in which the server quotes why it refused a message."""
 
     _pin: Pin
     _must_be_in: RequiredPlace | None = None
@@ -91,8 +89,13 @@ class PostgresSteps(ABC):
         """Note that the transaction was ended unseen by the dual write, and return the error."""
 
     @abstractmethod
-    def _commit_behind(self, before: BeforeCommit | None, refusals: Refusals, *, is_added: bool = False) -> None:
-        """Let COMMIT be sent behind a statement, in one message. `is_added`: the block's records are in the outbox."""
+    def _commit_behind(
+        self, before: BeforeCommit | None, token: str, refusals: Refusals, *, is_added: bool = False
+    ) -> None:
+        """Let COMMIT be sent behind a statement, in one message, as `CommitMessage` has it.
+
+        `is_added`: the block's records are in the outbox.
+        """
 
     @property
     def has_hooks(self) -> bool:
@@ -164,16 +167,18 @@ class PostgresSteps(ABC):
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None:
+        mark = self.mark
+        token = mark or new_mark()
         values = {
             "id": transactional_id,
             "previous": str(previous),
             "new": str(new),
             "manifest": manifest or None,
-            "mark": self.mark,
-            "token": self.token,
+            "mark": mark,
+            "token": token,
         }
         before = BeforeCommit(self._pin.sql(postgres.WRITE), values)
-        self._commit_behind(before, self.refusals(transactional_id, previous))
+        self._commit_behind(before, token, self.refusals(transactional_id, previous))
 
     def refusals(self, transactional_id: str, previous: PreparedTxnState) -> Refusals:
         def not_held() -> Exception:
@@ -189,7 +194,8 @@ class PostgresSteps(ABC):
         Raises TransactionEndedInsideError, and IllegalStateError if this is not the required database.
         """
         self._note_id(transactional_id)
-        values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": self.mark}
+        mark = self.mark
+        values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": mark}
         try:
             row = await self._first_row(self._pin.sql(ADD), values)
         except self.errors as error:
@@ -200,11 +206,10 @@ class PostgresSteps(ABC):
         place = place_of(str(row[0]), content)
         if self._must_be_in is not None and place.location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
-        before = None if place.is_durable else postgres.MAKE_DURABLE
+        before, token = None if place.is_durable else postgres.MAKE_DURABLE, mark or new_mark()
         if self.has_hooks:  # which may undo it
-            tables, mark, token = self._pin.located, self.mark, self.token
-            before = if_added(tables, transactional_id, place.added, mark=mark, token=token)
-        self._commit_behind(before, {postgres.ANOTHER_TRANSACTION: self._ended_past}, is_added=True)
+            before = if_added(self._pin.located, transactional_id, place.added, mark=mark, token=token)
+        self._commit_behind(before, token, {postgres.ANOTHER_TRANSACTION: self._ended_past}, is_added=True)
         return place.added
 
     # -- the other tables ---------------------------------------------------------------------------------------------

@@ -242,12 +242,8 @@ MYSQL: Final = _grammar(
 )
 SQLITE: Final = _grammar(_OTHER_WORD, (_SQLITE,), *_EVERYWHERE, first_only=True)
 
-_GRAMMARS: Final = {"mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
-
-
-def grammar_of(dialect_name: str) -> Grammar:
-    """Return the grammar of a SQLAlchemy dialect; for an unknown one PostgreSQL's, the closest to the standard."""
-    return _GRAMMARS.get(dialect_name, POSTGRES)
+GRAMMARS: Final = {"mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
+"""By SQLAlchemy dialect; for any other one use PostgreSQL's, the closest to the standard."""
 
 
 def effect_of(text: str, grammar: Grammar) -> Savepoint | Refused | None:

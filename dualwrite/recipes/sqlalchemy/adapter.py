@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
@@ -134,7 +135,8 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemySteps:
         """Wrap a transaction begun elsewhere for the steps of a dual write."""
-        return self._store.steps(transaction.connection, self._carry, transaction)
+        store = self._store
+        return store.steps_class(transaction.connection, store.pin, self._carry, transaction)
 
 
 class SqlAlchemyBackend(Generic[BindT, TxT]):
@@ -183,7 +185,7 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         owned = bind is None
         try:
             behind = self._behind(bound)
-            transaction = await self._carry(lambda: SqlAlchemyTransaction(behind, self.engine, records, owned=owned))
+            transaction = await self._carry(partial(SqlAlchemyTransaction, behind, self.engine, records, owned=owned))
             tx = self._handle(transaction, self.database, records)
         except BaseException as error:  # else the connection would be left to the garbage collector
             if owned:

@@ -77,7 +77,7 @@ def decision_on(connection: sa.Connection, engine: sa.Engine) -> SqlAlchemyTrans
 
     work = SqlAlchemyTransaction(connection, engine, RecordBuffer(), owned=True)
     if work.connection.dialect.name == "postgresql":
-        work.decides_by(commit_message(work.connection, MAKE_DURABLE, "", {}))
+        work.decides_by(commit_message(work.connection, work.driver, MAKE_DURABLE, "", {}))
     else:
         work.decides()
     return work

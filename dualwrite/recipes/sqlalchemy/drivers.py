@@ -62,10 +62,10 @@ async def here(function: Callable[[], ResultT]) -> ResultT:
 
 
 def commit_message(
-    connection: sa.Connection, before: BeforeCommit | None, token: str, refusals: Refusals
+    connection: sa.Connection, driver: Any, before: BeforeCommit | None, token: str, refusals: Refusals
 ) -> CommitMessage:
     """Return the message for the driver of a Connection. Imports drivers late: they may not be installed."""
-    driver, of = driver_connection(connection), connection.dialect.driver
+    of = connection.dialect.driver
     if of in DRIVERS_THAT_MARK:
         from dualwrite.recipes.psycopg.commit_message import PsycopgCommitMessage
 
@@ -79,7 +79,7 @@ def commit_message(
 
 def deciding(connection: sa.Connection) -> CommitMessage:
     """Return a context in which COMMIT on a Connection is not cancelled, and the server's warnings are noted."""
-    return commit_message(connection, None, "", {})
+    return commit_message(connection, driver_connection(connection), None, "", {})
 
 
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------
@@ -109,9 +109,9 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
     send_commit, send_rollback = dialect.do_commit, dialect.do_rollback
 
     def send_message_and_commit(dbapi_connection: Any) -> None:
-        transaction = getattr(dbapi_connection, ON_CONNECTION, None)
-        if transaction is not None:
-            transaction.send_before_commit(dbapi_connection)
+        transaction = getattr(dbapi_connection, ON_CONNECTION, None)  # as an argument it would be in a cycle
+        if transaction is not None and isinstance(transaction.message, MessageBeforeCommit):
+            transaction.message.send(dbapi_connection)
         send_commit(dbapi_connection)
 
     def do_commit(dbapi_connection: Any) -> None:
@@ -204,7 +204,7 @@ def async_connection(connection: sa.Connection) -> AsyncConnection:
 
 
 async def value_past_sqlalchemy(
-    connection: sa.Connection, sql: str, values: Mapping[str, Any], carry: Carry
+    connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any], carry: Carry
 ) -> tuple[str | None] | None:
     """Return the first value of a statement, a text, at a quarter of SQLAlchemy's cost, and without a greenlet.
 
@@ -215,7 +215,6 @@ async def value_past_sqlalchemy(
         return None
     from dualwrite.recipes.psycopg.driver import is_between_statements, one_text
 
-    driver = driver_connection(connection)
     if not is_between_statements(driver):
         return None
     try:
@@ -264,12 +263,12 @@ def _reported_by(driver: Any) -> bool | None:
     return in_transaction if isinstance(in_transaction, bool) else None
 
 
-def assert_holds_locks(connection: sa.Connection) -> None:
+def assert_holds_locks(connection: sa.Connection, driver: Any) -> None:
     """Raise IllegalStateError if the connection is in autocommit mode, in which a lock ends with its statement."""
-    dbapi_connection = connection.connection.dbapi_connection
-    if in_transaction(driver_connection(connection)) or dbapi_connection is None:
+    if in_transaction(driver):
         return
-    if connection.dialect.detect_autocommit_setting(dbapi_connection):
+    dbapi_connection = connection.connection.dbapi_connection
+    if dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection):
         raise autocommit()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -18,12 +19,12 @@ _KEEP_SNAPSHOTS: Final = ("postgresql", "mysql", "mariadb")
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
 
 
-def connections_of(transaction: SessionTransaction) -> Collection[sa.Connection]:
+def connections_of(transaction: SessionTransaction) -> Iterable[sa.Connection]:
     """Return the connections that the root transaction of a Session has used so far, some of them twice.
 
     SQLAlchemy keeps them by engine and by connection. The public attribute of SQLAlchemy 2.1 takes eight calls.
     """
-    return [used[0] for used in vars(transaction)["_connections"].values()]
+    return map(itemgetter(0), vars(transaction)["_connections"].values())
 
 
 def background_engine(engine: sa.Engine) -> sa.Engine:
@@ -105,7 +106,7 @@ def keeps_a_snapshot(connection: sa.Connection) -> bool:
     MySQL's REPEATABLE READ is an exception: a locking read sees the newest state. MariaDB fails since 11.6
     (innodb_snapshot_isolation).
     """
-    level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level
+    level = connection.get_execution_options().get("isolation_level") or connection.dialect.default_isolation_level
     if sees_now(level):
         return False
     is_mysql = connection.dialect.name == "mysql" and not getattr(connection.dialect, "is_mariadb", False)

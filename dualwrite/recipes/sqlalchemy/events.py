@@ -25,7 +25,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     mark_transactions,
     notify_of_ends,
 )
-from dualwrite.recipes.sqlalchemy.own_statements import OWN, execute_as_own, is_own
+from dualwrite.recipes.sqlalchemy.own_statements import OWN, execute_as_own
 
 # Remembered here, because `event.contains` identifies an engine by its id(), which a new engine may have inherited from
 # one that was collected: the new engine would not be watched, and a swallowed error would end as a success.
@@ -65,9 +65,9 @@ def _roll_back_unfinished(dialect: sa.Dialect, connection: Any, record: Any, sta
 
     SQLAlchemy takes its transaction for ended, and the next COMMIT of another user would make it permanent.
     """
+    is_left = state.transaction_was_reset and state.asyncio_safe
     # not by `record`, which a detached connection does not have
-    driver = dialect.get_driver_connection(connection)
-    if state.transaction_was_reset and state.asyncio_safe and in_transaction(driver):
+    if is_left and in_transaction(dialect.get_driver_connection(connection)):
         dialect.do_rollback(connection)
 
 
@@ -82,7 +82,9 @@ def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None
 
 def _on_statement(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
     _tell_transaction(statement, context)
-    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.execute(statement, parameters))
+    if OWN not in context.execution_options:
+        return False
+    return execute_as_own(cursor, context, lambda: cursor.execute(statement, parameters))
 
 
 def _on_statements(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
@@ -92,15 +94,13 @@ def _on_statements(cursor: Any, statement: str, parameters: Any, context: Any) -
 
 def _on_statement_without_parameters(cursor: Any, statement: str, context: Any) -> bool:
     _tell_transaction(statement, context)
-    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.execute(statement))
+    return OWN in context.execution_options and execute_as_own(cursor, context, lambda: cursor.execute(statement))
 
 
 def _tell_transaction(statement: str, context: Any) -> None:
     transaction = vars(context.root_connection).get(ON_CONNECTION)
-    if transaction is not None:
-        transaction.before_statement(statement)
-        if transaction.awaits_statement:
-            after_statement(context, transaction.after_statement)
+    if transaction is not None and transaction.before_statement(statement):
+        after_statement(context, transaction.after_statement)
 
 
 _ON_STATEMENTS: dict[str, Callable[..., bool]] = {
@@ -116,23 +116,13 @@ def commit_has_begun(connection: sa.Connection) -> None:
         transaction.commit_has_begun()
 
 
-# The attribute of a Session that holds its dual write's transaction, for the listeners below. They listen to all
-# Sessions from the start: adding and removing listeners for each block costs more than the block's own statement.
-_ATTRIBUTE = "_dualwrite_transaction"
-
-
-def follow_session(session: Session, transaction: Any) -> None:
-    """Notify the transaction of the Session's events, until `forget_session`."""
-    vars(session)[_ATTRIBUTE] = transaction
-
-
-def forget_session(session: Session) -> None:
-    vars(session).pop(_ATTRIBUTE, None)
+# These listen to all Sessions from the start: adding and removing listeners for each block costs more than the block's
+# own statement.
 
 
 @event.listens_for(Session, "after_begin")
 def _after_begin(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
-    ours = vars(session).get(_ATTRIBUTE)
+    ours = vars(session).get(ON_CONNECTION)
     if ours is not None:
         ours.refuse_second_database(connection)
 
@@ -144,7 +134,7 @@ def _after_transaction_create(session: Session, transaction: SessionTransaction)
     A Session would wait for the first statement. Then records sent before it would be outside the savepoint, and so
     would all statements on a Connection that the application holds.
     """
-    if transaction.nested and _ATTRIBUTE in vars(session):
+    if transaction.nested and ON_CONNECTION in vars(session):
         session.connection()
 
 

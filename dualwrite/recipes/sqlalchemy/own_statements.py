@@ -34,11 +34,6 @@ cached_text: Final = lru_cache(maxsize=256)(own_text)
 """`own_text` for statements that are repeated: making one takes as long as executing it."""
 
 
-def is_own(context: Any) -> bool:
-    """Return whether an execution context belongs to one of our own statements."""
-    return OWN in context.execution_options
-
-
 def execute_as_own(cursor: Any, context: Any, execute: Callable[[], object]) -> bool:
     """Let the cursor use the driver's own adapters. Return whether `execute` was already called.
 

@@ -25,7 +25,7 @@ from dualwrite.recipes.core.store import (
 from dualwrite.recipes.sql import state_statements
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
-from dualwrite.recipes.sqlalchemy.drivers import Carry, deciding, here
+from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import engine_without_pool, is_mysql, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import INSERT_TIMEOUT_MS, LOCK_TIMEOUTS, error_code, lock_wait_limit
@@ -40,7 +40,6 @@ from dualwrite.recipes.sqlalchemy.tables import (
     pinned_tables,
     schema_for,
 )
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 metadata = sa.MetaData()
 
@@ -88,7 +87,7 @@ class SqlAlchemyStateStore:
         self._engine = for_own_use(engine)
         self._engine_to_prove = engine_without_pool(self._engine)
         self._schema = schema_for(engine, schema)
-        self._steps_class = _STEPS.get(engine.dialect.name, OnOthers)
+        self.steps_class: Final = _STEPS.get(engine.dialect.name, OnOthers)
         self.pin: Final = Pin()
         """The location of the tables, as far as it was queried."""
         self._identity: DatabaseIdentity | None = None
@@ -111,11 +110,9 @@ class SqlAlchemyStateStore:
             self.pin.tables = pinned
         return self.pin.tables
 
-    def steps(
-        self, connection: sa.Connection, carry: Carry = here, transaction: SqlAlchemyTransaction | None = None
-    ) -> SqlAlchemySteps:
-        """Return the steps of a dual write on a connection; `pinned` must have been queried before they are used."""
-        return self._steps_class(connection, self.pin, carry, transaction)
+    def steps(self, connection: sa.Connection) -> SqlAlchemySteps:
+        """Return the steps that need no dual write on a connection; `pinned` must have been queried before."""
+        return self.steps_class(connection, self.pin)
 
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
         """Return the identity that this database adds to its transactional ids; queried once.

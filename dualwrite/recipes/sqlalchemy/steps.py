@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import ClassVar, Final
 
 import sqlalchemy as sa
@@ -64,12 +63,8 @@ class SqlAlchemyPort(OnConnection):
         transaction: SqlAlchemyTransaction | None = None,
     ) -> None:
         super().__init__(connection, pin, carry)
-        self._of_block = transaction
-
-    @property
-    def _transaction(self) -> SqlAlchemyTransaction:
-        assert self._of_block is not None, "a dual write runs on the Connection"
-        return self._of_block
+        self._driver = driver_connection(connection) if transaction is None else transaction.driver
+        self._transaction: SqlAlchemyTransaction = transaction  # type: ignore[assignment] # used if there is one
 
     @property
     def commit_was_sent(self) -> bool:
@@ -84,8 +79,8 @@ class SqlAlchemyPort(OnConnection):
         return self._connection
 
     def _note_id(self, transactional_id: str) -> None:
-        if self._of_block is not None:
-            self._of_block.transactional_id = transactional_id
+        if self._transaction is not None:
+            self._transaction.transactional_id = transactional_id
 
     def doom(self, error: BaseException) -> None:
         self._transaction.doom(error)
@@ -125,34 +120,30 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     driver_name = "SQLAlchemy"
 
     async def _first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
-        value = await value_past_sqlalchemy(self._connection, sql, values, self._carry)
+        value = await value_past_sqlalchemy(self._connection, self._driver, sql, values, self._carry)
         if value is None:
             return await super()._first_row(sql, values)
         return None if value[0] is None else value
 
     def _assert_begun(self) -> None:
-        assert_holds_locks(self._connection)
+        assert_holds_locks(self._connection, self._driver)
 
     def _ended_past(self) -> TransactionEndedInsideError:
         return ended_past_sqlalchemy(self._connection)
 
     @property
     def mark(self) -> str:  # type: ignore[override]
-        mark: str = getattr(driver_connection(self._connection), postgres.MARK_ATTRIBUTE, "")
+        mark: str = getattr(self._driver, postgres.MARK_ATTRIBUTE, "")
         return mark
-
-    @cached_property
-    def token(self) -> str:  # type: ignore[override]
-        return self.mark or secrets.token_hex(8)
 
     @property
     def has_hooks(self) -> bool:
         return self._transaction.has_hooks
 
     def _commit_behind(
-        self, before: postgres.BeforeCommit | None, refusals: Refusals, *, is_added: bool = False
+        self, before: postgres.BeforeCommit | None, token: str, refusals: Refusals, *, is_added: bool = False
     ) -> None:
-        message = commit_message(self._connection, before, self.token, refusals)
+        message = commit_message(self._connection, self._driver, before, token, refusals)
         self._transaction.decides_by(message, is_added=is_added)
 
     async def witness(self, transactional_id: str) -> str | None:
@@ -187,7 +178,7 @@ class OnOthers(SqlAlchemyPort):
             if not _is_lock_timeout(error):
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
-        assert_holds_locks(self._connection)
+        assert_holds_locks(self._connection, self._driver)
         return state_in(transactional_id, text)
 
     def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
@@ -254,7 +245,7 @@ class OnOthers(SqlAlchemyPort):
         self._note_id(transactional_id)
         self._transaction.assert_has_not_ended()
         added = await self.outbox.add(transactional_id, content)
-        assert_holds_locks(self._connection)
+        assert_holds_locks(self._connection, self._driver)
         self._transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
         return added
 

@@ -17,8 +17,8 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import inside_another, partly_failed, warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
-from dualwrite.recipes.sql.postgres_steps import CommitMessage, MessageBeforeCommit
-from dualwrite.recipes.sql.transaction_control import Savepoint, checked, effect_of, grammar_of
+from dualwrite.recipes.sql.postgres_steps import CommitMessage
+from dualwrite.recipes.sql.transaction_control import GRAMMARS, POSTGRES, Savepoint, checked, effect_of
 from dualwrite.recipes.sqlalchemy.binding import Bind, Binding, binding_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
@@ -32,7 +32,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     mark_late,
 )
 from dualwrite.recipes.sqlalchemy.engines import connections_of
-from dualwrite.recipes.sqlalchemy.events import commit_has_begun, follow_session, forget_session
+from dualwrite.recipes.sqlalchemy.events import commit_has_begun
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
@@ -93,7 +93,8 @@ class SqlAlchemyTransaction:
         self._is_dropped = False
         self._decides = False
         self._is_still_written: Callable[[], bool] | None = None  # None until the state is written
-        self._message: CommitMessage | None = None  # carries COMMIT; None: COMMIT is sent alone
+        self.message: CommitMessage | None = None
+        """Carries COMMIT; None: COMMIT is sent alone."""
         self._is_added = False  # the records are in the outbox, so any COMMIT decides, even the application's
         self._statements_since = 0
         self.has_arrived = False
@@ -111,7 +112,7 @@ class SqlAlchemyTransaction:
         """The driver's connection."""
         self._is_marked = self.connection.dialect.driver in DRIVERS_THAT_MARK
         self._driver_has_begun = in_transaction(self.driver) is True
-        self._grammar = grammar_of(self.connection.dialect.name)
+        self._grammar = GRAMMARS.get(self.connection.dialect.name, POSTGRES)
         self._root = self._binding.root
         self._assert_can_decide(engine)
 
@@ -121,7 +122,7 @@ class SqlAlchemyTransaction:
         if self._driver_has_begun:
             mark_late(self.connection)
         if self.session is not None:
-            follow_session(self.session, self)
+            vars(self.session)[ON_CONNECTION] = self
 
     def _assert_can_decide(self, engine: sa.Engine) -> None:
         # `execution_options()` returns a new Engine that shares the pool.
@@ -214,11 +215,11 @@ class SqlAlchemyTransaction:
         `is_added`: the records were written before, so that a COMMIT sent by a hook of the application decides too.
         """
         self._decides = True
-        self._message = message
+        self.message = message
         self._is_added = is_added
 
     def _decide(self) -> None:
-        message = self._message
+        message = self.message
         try:
             with message or deciding(self.connection) as wait:
                 self._binding.commit()
@@ -264,7 +265,7 @@ class SqlAlchemyTransaction:
             _abandoned.append(self.connection)
             return
         # These refer back to this transaction: the cycle would leave all of the block to the garbage collector.
-        self.write = self._is_still_written = self._message = None
+        self.write = self._is_still_written = self.message = None
         self.let_go()
         try:
             self._binding.close()
@@ -277,7 +278,7 @@ class SqlAlchemyTransaction:
     def let_go(self) -> None:
         """Watch the connection and the Session no longer; harmless when repeated."""
         if self.session is not None:
-            forget_session(self.session)
+            vars(self.session).pop(ON_CONNECTION, None)
         vars(self.connection).pop(ON_CONNECTION, None)
         vars(self._fairy).pop(ON_CONNECTION, None)
 
@@ -322,16 +323,6 @@ class SqlAlchemyTransaction:
 
     def arrive(self, send_commit: Callable[[], None]) -> None:
         """Send COMMIT with `send_commit`, after COMMIT was requested and all listeners were called."""
-        self.before_commit()
-        self.has_arrived = True
-        send_commit()
-
-    def send_before_commit(self, dbapi_connection: Any) -> None:
-        """Send the message of COMMIT now if the driver's own COMMIT, which follows directly, cannot carry it."""
-        if isinstance(self._message, MessageBeforeCommit):
-            self._message.send(dbapi_connection)
-
-    def before_commit(self) -> None:
         if not self._committing:
             raise TransactionEndedInsideError(
                 "commit was called inside a dual write; neither database nor Kafka was changed: "
@@ -340,9 +331,10 @@ class SqlAlchemyTransaction:
         self._assert_not_doomed()
         if self._is_still_written is not None:
             self._assert_still_decides(self._is_still_written)
-        elif self._message is None and self.has_hooks and self.connection.dialect.name == "postgresql":
+        elif self.message is None and self.has_hooks and self.connection.dialect.name == "postgresql":
             self._assert_not_failed()
-        self.commit_was_sent = True
+        self.commit_was_sent = self.has_arrived = True
+        send_commit()
 
     def _assert_still_decides(self, is_still_written: Callable[[], bool]) -> None:
         """Raise if a hook of the application has undone the deciding write, or failed the transaction.
@@ -387,7 +379,8 @@ class SqlAlchemyTransaction:
         ):
             self._doom_all(error)
 
-    def before_statement(self, statement: str) -> None:
+    def before_statement(self, statement: str) -> bool:
+        """Check a statement. Return whether `after_statement` must be called if it succeeds."""
         self._savepoint = checked(statement, self._grammar)
         if self._has_ended_past:
             ended = ended_past(
@@ -401,10 +394,6 @@ class SqlAlchemyTransaction:
             self.commit_was_sent |= self._is_still_written is not None or self._is_added
             raise ended
         self._statements_since += 1
-
-    @property
-    def awaits_statement(self) -> bool:
-        """Whether `after_statement` must be called if the statement succeeds."""
         return not (self._driver_has_begun or self._is_marked) or self._savepoint is not None
 
     @property

@@ -43,13 +43,14 @@ class RowStore(SqlAlchemyStateStore):
             steps.write_now(transactional_id, previous=previous, new=new, manifest=manifest)
             return
         row = {"id": transactional_id, "previous": str(previous), "new": str(new), "manifest": manifest or None}
+        token = steps.mark or postgres.new_mark()
         try:
-            proof = {"mark": steps.mark, "token": steps.token}
+            proof = {"mark": steps.mark, "token": token}
             transaction.execute(own_text(self.pinned.sql(postgres.WRITE)), row | proof)
         except DBAPIError as error:
             refused = not_as_locked(transactional_id, previous, past=steps.driver_name)
             refusals = {**steps.refusals(transactional_id, previous), postgres.NOT_AS_LOCKED: lambda: refused}
-            refusal = refusal_in(driver_error(error), steps.token, refusals)
+            refusal = refusal_in(driver_error(error), token, refusals)
             if refusal is None:
                 raise
             raise refusal from error
