@@ -9,12 +9,17 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Outbox
 from dualwrite.errors import NotDurableError, OutcomeUnknown
 from dualwrite.outcome import Outcome
+from dualwrite.recipes.psycopg.commit_message import PsycopgCommitMessage
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from tests.durability.faces import AWAITED, TABLE, TOPIC, Face, Writing, closed_whatever, rows
 from tests.support.conditions import until
 from tests.support.postgres_pair import PostgresPair
@@ -22,6 +27,7 @@ from tests.support.topics import read_topic
 from tests.support.writers import KINDS
 
 ID = "writer"
+OTHERS = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
 WAITING = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
@@ -137,6 +143,57 @@ def test_another_process_does_not_tell_kafka_before_it_is_durable(
     closed_whatever(other)
     assert records(emulator) == [1]
     assert_both_sides_agree(pair, emulator, [1], kind)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"transactional_id": ID}, {"prefix": ID, "delivery": Outbox(publishes=False)}],
+    ids=["direct", "outbox"],
+)
+def test_a_primary_that_was_cut_off_does_not_show_a_rollback(
+    pair: PostgresPair, emulator: Emulator, settings: dict[str, Any]
+) -> None:
+    """The standby has taken over and has the commit; a list of hosts leads to the old primary."""
+    pair.primary.ask(TABLE)
+    reached, used = [pair.primary], list[psycopg.Connection[Any]]()
+    send = PsycopgCommitMessage.send
+
+    def connect() -> psycopg.Connection[Any]:
+        return psycopg.connect(host=str(reached[0].directory), user="postgres", dbname="postgres", autocommit=True)
+
+    def new_writer() -> PsycopgDualWriter:
+        return PsycopgDualWriter(
+            connect, bootstrap_servers=emulator.bootstrap_servers, resolve_timeout_ms=2_000, **settings
+        )
+
+    def write(writer: PsycopgDualWriter, number: int) -> None:
+        with writer.transaction() as tx:
+            used.append(tx.connection)
+            tx.connection.execute("INSERT INTO events VALUES (%s)", (number,))
+            tx.send(TOPIC, str(number))
+
+    def lose(message: PsycopgCommitMessage) -> None:
+        send(message)
+        if message.connection is used[-1]:  # and not that of a lease
+            reached[0] = pair.primary
+            pair.standby.ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OTHERS}")
+            message.connection.pgconn.finish()
+            raise psycopg.OperationalError("the response was lost")
+
+    with new_writer() as before:
+        write(before, 1)
+    pair.standby.promote()
+    reached[0] = pair.standby
+    with new_writer() as writer:
+        with pytest.MonkeyPatch.context() as patched, pytest.raises(OutcomeUnknown):
+            patched.setattr(PsycopgCommitMessage, "send", lose)
+            write(writer, 2)
+        reached[0] = pair.standby
+        pair.primary.crash()  # its COMMITs wait for ever
+        writer.recover()
+        write(writer, 3)
+    assert rows(pair.standby.url) == [1, 2, 3]
+    assert records(emulator) == ([] if "delivery" in settings else [1, 2, 3])
 
 
 def test_a_role_without_rights_can_make_a_row_durable(pair: PostgresPair, emulator: Emulator) -> None:

@@ -369,6 +369,24 @@ def test_a_pooler_that_loses_the_server_after_commit(scenario: Scenario, writer:
     scenario.assert_both_sides_agree("2")
 
 
+def test_a_commit_that_is_repeated_without_a_response(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    """That the second one is refused proves nothing of the first."""
+    dialect = scenario.database.engine.dialect
+    commit = dialect.do_commit
+
+    def insist(connection: Any) -> None:
+        try:
+            commit(connection)
+        except psycopg.Error:
+            commit(connection)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dialect, "do_commit", insist)
+        write(lambda _: scenario.database.lose_commit(applied=True))
+    assert write.outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree("2")
+
+
 def test_statements_that_psycopg_is_still_to_deallocate(scenario: Scenario, writer: DualWriter, write: Write) -> None:
     """Its pipelines leave that to the next statement behind them."""
 

@@ -96,6 +96,21 @@ def test_an_error_after_the_commit_does_not_undo_it(
     scenario.assert_both_sides_agree("1")
 
 
+def test_a_listener_that_translates_errors_hides_none(scenario: Scenario) -> None:
+    """SQLAlchemy calls no listener behind one that raises."""
+
+    @event.listens_for(scenario.database.engine, "handle_error")
+    def translate(context: sa.ExceptionContext) -> None:
+        raise InjectedError from context.original_exception
+
+    with scenario.writer() as writer:
+        with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+            put(tx, scenario, 1)
+            with pytest.raises(InjectedError):
+                tx.session.execute(sa.text("SELECT * FROM missing"))
+    scenario.assert_both_sides_agree()
+
+
 def test_dual_writes_leave_the_listeners_of_the_engine_alone(scenario: Scenario, writer: DualWriter) -> None:
     """Other threads iterate over them; a listener that comes or goes meanwhile turns their errors into others."""
 

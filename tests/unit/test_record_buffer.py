@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.client.records.record import OffsetAndMetadata
+from dualwrite.client.records.send_arguments import Serializers
 from dualwrite.errors import IllegalStateError, InvalidRecordError, TransactionTooLargeError
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 
@@ -48,6 +49,17 @@ def test_a_record_that_cannot_be_is_refused_at_once(refused: dict[str, object]) 
     buffer = RecordBuffer()
     with pytest.raises(InvalidRecordError, match="not sent"):
         buffer.send(**refused)  # type: ignore[arg-type]
+    assert not buffer
+
+
+def test_a_record_whose_block_ends_while_it_is_made_is_refused() -> None:
+    def ends(value: str) -> bytes:
+        buffer.close()  # as another thread does, behind a slow serializer
+        return value.encode()
+
+    buffer = RecordBuffer(serializers=Serializers(None, ends))
+    with pytest.raises(IllegalStateError, match="has ended"):
+        buffer.send("t", "1")
     assert not buffer
 
 

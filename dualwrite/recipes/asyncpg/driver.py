@@ -247,8 +247,10 @@ class AsyncpgCommitMessage(CommitMessage):
 
     async def send(self) -> None:
         """Send the message. Raises an error with `was_refused` if the server is known not to have reached COMMIT."""
+        self.assert_not_sent(asyncpg.ConnectionDoesNotExistError)
         if self.connection.is_closed():
             self.was_refused = True
+        self.was_sent = True
         await shield(self._exchange(), self._drop)  # asyncpg would send a cancel request
 
     async def _exchange(self) -> None:

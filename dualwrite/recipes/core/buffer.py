@@ -173,8 +173,15 @@ class RecordBuffer:
                 f"bytes would exceed max_buffered_bytes={self._max_bytes}; the record was refused, and neither "
                 "database nor Kafka is changed: send less in one block, or raise the limit"
             )
+        if self._closed:  # since `send` began
+            self._assert_open()
         self._entries.append(entry)
         self._bytes += size
+        if self._closed:
+            raise IllegalStateError(
+                "this dual write was ended while another thread sent a record in it, which may not have been sent: let "
+                "the block wait for its threads"
+            )
 
     @property
     def has_offsets(self) -> bool:

@@ -219,10 +219,9 @@ class LostCommits:
         owned, write = self._owned, self._in_question
         ours = write.prepared_state
         outcome = commit_outcome(row, ours=ours, previous=write.locked_row)
+        await self._make_durable_or_stay_unresolved(write, row)
         if outcome is Outcome.SUPERSEDED:
             raise await self._superseded(write)
-        if outcome is Outcome.COMMITTED:
-            await self._make_durable_or_stay_unresolved(write, ours)
         _log.info(
             "transactional id %s: the commit of %s that got no response was %s", owned.transactional_id, ours, outcome
         )
@@ -244,7 +243,11 @@ class LostCommits:
         )
 
     async def _make_durable_or_stay_unresolved(self, write: DualWriteProgress, row: PreparedTxnState) -> None:
-        """Make everything visible now durable, with `row`. Raises OutcomeUnknown if that fails."""
+        """Make everything visible now durable, with `row`. Raises OutcomeUnknown if that fails.
+
+        That a commit is not visible has to be durable too: a primary that is cut off, and whose standby took over,
+        still locks its rows and does not have the commit.
+        """
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, NotDurableError)
         owned = self._owned
         try:
@@ -252,7 +255,7 @@ class LostCommits:
         except expected as error:
             pass_on_signal(error)
             raise self._outcome_unknown(
-                write, f"it is visible in the database but not durable yet ({first_line(error)})"
+                write, f"the row that the database shows is not durable ({first_line(error)})"
             ) from error
 
     async def _read_row(self, write: DualWriteProgress) -> PreparedTxnState:

@@ -299,7 +299,7 @@ class OutboxWrites:
     async def _was_committed(self, added: Added, database: DatabaseTransaction) -> bool | None:
         row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
         committed = await self.database.was_committed(database, self.transactional_id, added)
-        if committed:
+        if committed is not None:
             await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
             await database.read(self.transactional_id)  # fails if a standby has taken over since the lock
         return committed

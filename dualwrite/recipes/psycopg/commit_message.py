@@ -95,12 +95,14 @@ class PsycopgCommitMessage(CommitMessage):
     def _steps(self) -> PQGen[None]:
         if self.was_committed:
             return
+        self.assert_not_sent(psycopg.OperationalError)
         connection = self.connection
         try:
             assert_not_lost(connection)
         except psycopg.Error:
             self.was_refused = True
             raise
+        self.was_sent = True
         connection.add_notice_handler(self._on_notice)
         try:
             status = (yield from self._answer()).command_status

@@ -277,6 +277,8 @@ class CommitMessage:
         self._token = token
         self._refusals = refusals
         self.was_committed = False
+        self.was_sent = False
+        """Whether the server may have got it, so that an error of a second attempt proves nothing about COMMIT."""
         self.was_refused = False
         """Whether the server is known not to have reached COMMIT."""
         self.was_given_up = False
@@ -296,6 +298,11 @@ class CommitMessage:
 
     def let_go(self) -> None:
         """Let the driver's own COMMIT be sent again, as the end of the `with` does; harmless when repeated."""
+
+    def assert_not_sent(self, error: Callable[[str], Exception]) -> None:
+        """Raise `error` if the message was sent before, as by code that repeats a COMMIT without a response."""
+        if self.was_sent:
+            raise error("COMMIT was sent before, and got no response: its outcome is not known, and it is not repeated")
 
     def raise_refusal(self, error: BaseException) -> None:
         """Note whether a failure proves that COMMIT was not reached. Raises the error for a refusal of the message."""
@@ -341,7 +348,9 @@ class MessageBeforeCommit(CommitMessage):
         """Send the message; do nothing when repeated."""
         if self.was_committed:
             return
+        self.assert_not_sent(ConnectionError)
         cursor = dbapi_connection.cursor()
+        self.was_sent = True
         try:
             cursor.execute(self._script)
             assert_committed(getattr(cursor, "statusmessage", "COMMIT"))

@@ -51,9 +51,11 @@ def watch(engine: sa.Engine) -> None:
 
 
 def _watch_dialect(engine: sa.Engine) -> None:
-    event.listen(engine, "handle_error", _on_error)
+    # Before other listeners: SQLAlchemy calls none behind one that raises, as one does that translates errors.
+    engine.dialect._has_events = True  # noqa: SLF001 - as `event.listen` sets, which ignores `insert` here
+    _event_key(engine, "handle_error", _on_error).base_listen(insert=True)
     for name, listener in _ON_STATEMENTS.items():
-        # before listeners that send the statement themselves; `event.listen` ignores `insert` here
+        # before listeners that send the statement themselves
         _event_key(engine, name, listener).base_listen(insert=True)
     event.listen(engine, "reset", partial(_roll_back_unfinished, engine.dialect))
     notify_of_ends(engine.dialect)
