@@ -198,9 +198,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         _CORE_REPAIR,
-        "if text == settled_text(row):",
-        "if text.startswith('committed '):",
+        "if text == settled_text(row):\n        return IS_OVER",
+        "if text.startswith('committed '):\n        return IS_OVER",
         "recipes/test_repair_evidence.py",
+    ),
+    Mutant(
+        _CORE_REPAIR,
+        "if text == settled_text(row):\n        return True",
+        "if text == settled_text(row):\n        return False",
+        "recovery/test_another_cluster.py",
     ),
     Mutant(_CORE_REPAIR, "if manifest.has_offsets:", "if False:", "recipes/test_repair_evidence.py"),
     Mutant(_CORE_REPAIR, "if end.gone:", "if False:", "recipes/test_repair_evidence.py"),

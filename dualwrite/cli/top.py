@@ -32,7 +32,9 @@ from dualwrite.cli.output import (
 )
 from dualwrite.errors import AdminError, DualWriteError, KafkaError
 from dualwrite.hanging import next_step, pair_of
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.judge import REFUSALS
+from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging
 from dualwrite.recipes.recovery.overview import Standing, ids_in_database, standing
 from dualwrite.recipes.recovery.seen import Cluster, cluster_of
@@ -309,19 +311,20 @@ def _with_database(line: Line, ours: StoredRow | None, stands: Standing, now_ms:
     since_ms = ours.waiting.since_ms
     return replace(
         line,
-        database=stands.refusal or (_OWED if stands.is_owed else _row_state(line, ours.state)),
+        database=stands.refusal or (_OWED if stands.is_owed else _row_state(line, ours)),
         stored_blocks=ours.waiting.blocks,
         stored_age_ms=max(now_ms - since_ms, 0) if ours.waiting.blocks and since_ms is not None else None,
         owed_records=stands.owed_records,
     )
 
 
-def _row_state(line: Line, text: str | None) -> str:
+def _row_state(line: Line, ours: StoredRow) -> str:
     if line.state not in _OPEN:
         return "stored"
-    if text is None:
+    if ours.state is None:
         return "no row"
-    return "committed" if text == line.pair else "undecided"
+    is_named = ours.state == line.pair and ours.manifest != settled_text(PreparedTxnState(ours.state))
+    return "committed" if is_named else "undecided"
 
 
 def _cells(line: Line) -> tuple[object, ...]:

@@ -101,7 +101,7 @@ MUTANTS: Final = (
         "lost-commit-not-durable",
         "the outcome of a lost COMMIT is made durable before Kafka is told",
         _in(1, "a1", failovers=1, losses=1),
-        Edit(_COMPLETION, "await self._make_durable_or_stay_unresolved(write, ours)", "pass"),
+        Edit(_COMPLETION, "await self._make_durable_or_stay_unresolved(write, row)", "pass"),
     ),
     _mutant(
         "repaired-not-looked-for",
@@ -168,13 +168,13 @@ MUTANTS: Final = (
         "the log is asked where the coordinator cannot tell",
         _in(4, "a1", crashes=1),
         Edit(_COMPLETION, "proof = await prove(owned, database, row, ongoing)", "proof = KNOWN"),
-        Edit(_COMPLETION, "proof import Proof", "proof import KNOWN, Proof"),
+        Edit(_COMPLETION, "proof import IS_OVER, Proof", "proof import IS_OVER, KNOWN, Proof"),
     ),
     _mutant(
         "nothing-completed",
         "a take-over completes the transaction in doubt",
         _in(1, "a1", crashes=1),
-        Edit(_COMPLETION, "await _complete(owned, database, row, proof, again=again)", "pass"),
+        Edit(_COMPLETION, "await _complete(owned, database, stored, proof, again=again)", "pass"),
     ),
     _mutant(
         "never-over",

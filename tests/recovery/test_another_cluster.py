@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.proof import settled_text
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.proof import forgotten_text, settled_text
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import TIERS, World
 from tests.recipes.repairs import Site, Way, let_end, site_of
@@ -82,6 +85,29 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
             write(writer, "later")
         assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
         assert rows(store.aside) == sorted([*decided, "later"])
+
+
+@pytest.mark.parametrize("by", ["writer", "service"])
+@pytest.mark.parametrize("ended", ["settled", "given up"])
+@pytest.mark.parametrize("tier", list(Tier))
+def test_an_open_transaction_with_the_pair_that_the_row_has_from_another_cluster(
+    store: Database, tier: Tier, ended: str, by: str
+) -> None:
+    """Each cluster assigns producer ids from 0. The database has not decided the open one."""
+    with site_of(tier, store) as site:
+        with site.writer() as writer:
+            write(writer, "before")
+            manifest = site.manifest()
+        site.falls_asleep(PausePoint.AFTER_PREPARE, lambda writer: write(writer, "undecided"))
+        (open_one,) = [each for each in site.emulator.transactions() if each.state == "Ongoing"]
+        pair = PreparedTxnState.of(producer_id=open_one.producer_id, producer_epoch=open_one.producer_epoch)
+        elsewhere = replace(manifest, prepared_state=pair, cluster_id="gone")
+        text = settled_text(pair) if ended == "settled" else forgotten_text(pair, str(elsewhere))
+        site.change_row(prepared_transaction_state=str(pair), manifest=text)
+        recover(site, by)
+        site.write("later")
+        assert site.committed() == ["before", "later"]
+        assert rows(store.aside) == ["before", "later"]
 
 
 def test_a_plan_settles_nothing_and_a_live_writer_goes_on(store: Database) -> None:

@@ -30,8 +30,8 @@ from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import Proof
-from dualwrite.recipes.core.repair import prove, verify
+from dualwrite.recipes.core.proof import IS_OVER, Proof
+from dualwrite.recipes.core.repair import is_of_another_cluster, prove, verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.waiting import backoff_s
@@ -102,15 +102,19 @@ async def _take_over(
         if ongoing == owned.in_doubt != row and not ongoing.is_empty:
             raise _went_back(owned, ongoing, row)
         await owned.make_durable(row, ongoing)
-        proof = await prove(owned, database, row, ongoing)
+        stored, proof = row, IS_OVER
+        if await is_of_another_cluster(owned, database, row, ongoing):
+            stored = NOTHING_PREPARED
+        else:
+            proof = await prove(owned, database, row, ongoing)
         if not proof.owed and owned.kafka.coordinator_committed_later(row):  # a later row would name the repair
             raise _behind_kafka(owned, row)
         if proof.not_proven is not None:
             raise proof.not_proven
-        is_open = ongoing == row
+        is_open = ongoing == stored
         if not is_open and await note_verdict(owned, database, row, proof):
             raise VerdictNoted(Resolution(owned.transactional_id, NOTHING_PREPARED, Outcome.NOTHING))
-        await _complete(owned, database, row, proof, again=again)
+        await _complete(owned, database, stored, proof, again=again)
         owned.telemetry.reach(PausePoint.AFTER_COMPLETION)
         await _assert_still_locked(owned, database, row)
         if is_open and await note_verdict(owned, database, row, proof):
@@ -126,7 +130,7 @@ async def _take_over(
     owned.taken_over_in = here()
     owned.note_inherited(row)
     owned.slot.move(SlotState.READY, row=row, owed=proof.owed, in_doubt=NOTHING_PREPARED)
-    return row, _resolution(owned, row, ongoing)
+    return row, _resolution(owned, stored, ongoing)
 
 
 def _resolution(owned: OwnedId, row: PreparedTxnState, ongoing: PreparedTxnState) -> Resolution:

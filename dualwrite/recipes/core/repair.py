@@ -29,6 +29,7 @@ from dualwrite.errors import (
     StateRowError,
     TransactionHangsError,
 )
+from dualwrite.guarded import pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
@@ -55,6 +56,30 @@ if TYPE_CHECKING:
     from dualwrite.client.records.batch_reading import StoredRecord
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+
+async def is_of_another_cluster(
+    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, ongoing: PreparedTxnState
+) -> bool:
+    """Return whether the open transaction only has the pair of the locked row's, which ended in another cluster.
+
+    Each cluster assigns the same pairs. The row of such a transaction says that it is settled, or given up.
+    """
+    if ongoing.is_empty or ongoing != row:
+        return False
+    text = await database.read_manifest(owned.transactional_id)
+    if text == settled_text(row):
+        return True
+    manifest = manifest_of(row, text) if is_forgotten(row, text) else None
+    if manifest is None:
+        return False
+    try:
+        await owned.kafka.end_of(manifest, owned.resolve_timeout_ms, is_over=True)
+    except AnotherClusterError:
+        return True
+    except OutcomeUnknown as error:  # that cluster has come back, and the transaction is open there
+        pass_on_signal(error)
+    return False
 
 
 async def prove(

@@ -157,6 +157,7 @@ class DualWriteSteps:
         except BaseException as error:
             await self.after_failed_commit(write, error)
         else:
+            write.outcome = Outcome.COMMITTED
             await self._after_commit(write)
 
     def _assert_within_bound(self, write: DualWriteProgress, bounded_ms: int) -> None:
@@ -177,7 +178,6 @@ class DualWriteSteps:
 
     async def _after_commit(self, write: DualWriteProgress) -> None:
         owned = self._owned
-        write.outcome = Outcome.COMMITTED
         ours = write.prepared_state
         try:
             owned.telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)

@@ -149,8 +149,12 @@ class Seen:
 
     @cached_property
     def finding(self) -> Finding:
-        """The finding about the transaction in the row that the coordinator's description proves."""
-        return find(self.stored, self.described, self.cluster.transaction_version)
+        """The finding about the transaction in the row that the coordinator's description proves.
+
+        A settled one is not open: another cluster assigned the same pair.
+        """
+        found = find(self.stored, self.described, self.cluster.transaction_version)
+        return Finding.OTHER_OPEN if found is Finding.OPEN and self.is_settled else found
 
     @property
     def is_committed(self) -> bool:
