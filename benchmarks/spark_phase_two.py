@@ -33,6 +33,9 @@ class Rows:
     def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
         return {each: self._rows[each] for each in attempt_ids}
 
+    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+        return frozenset(states) & {each.state for each in self._rows.values()}
+
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         raise AssertionError(f"{attempt_id} was aborted")
 

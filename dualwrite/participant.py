@@ -71,15 +71,21 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         return self._read(self._read_records(manifest, partitions, timeout_ms))
 
     def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+        self,
+        manifest: Manifest,
+        parts: Collection[PartitionManifest],
+        undecided: PreparedTxnState,
+        timeout_ms: int,
+        others: Collection[PreparedTxnState] = (),
     ) -> PreparedTxnState | None:
-        """Return the transaction that published the aborted records of a partition again; None if there is none.
+        """Return the transaction that published the aborted records of all these partitions again; None without one.
 
-        Reads the log from the aborted records to its end. `undecided` is an open transaction that is going to be
-        aborted. Changes nothing. Raises `KafkaTimeoutError` if the end is not reached in time (nothing was changed; ask
-        again), and else as `end_of()`.
+        Reads the log of one of them from the aborted records to its end, and the others only for a transaction of
+        another producer id, which must have the records of each. `undecided` is an open transaction that is going to be
+        aborted, and `others` are known to be no repair. Changes nothing. Raises `KafkaTimeoutError` if the end is not
+        reached in time (nothing was changed; ask again), and else as `end_of()`.
         """
-        return self._read(self._read_repair(manifest, part, undecided, timeout_ms))
+        return self._read(self._read_repair(manifest, parts, undecided, timeout_ms, others))
 
     def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Return whether this producer may read topics, and how their logs are cleaned.

@@ -46,11 +46,16 @@ class AsyncParticipantProducer(ParticipantBase[AsyncRecordFuture], AsyncProducer
         return await self._read_records(manifest, partitions, timeout_ms)
 
     async def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+        self,
+        manifest: Manifest,
+        parts: Collection[PartitionManifest],
+        undecided: PreparedTxnState,
+        timeout_ms: int,
+        others: Collection[PreparedTxnState] = (),
     ) -> PreparedTxnState | None:
         """See `ParticipantProducer.repair_of`."""
         self._check_here()
-        return await self._read_repair(manifest, part, undecided, timeout_ms)
+        return await self._read_repair(manifest, parts, undecided, timeout_ms, others)
 
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """See `ParticipantProducer.describe_topics`."""

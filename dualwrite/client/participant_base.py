@@ -86,12 +86,17 @@ class ParticipantBase(ProducerBase[FutureT]):
             await reader.close()
 
     async def _read_repair(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+        self,
+        manifest: Manifest,
+        parts: Collection[PartitionManifest],
+        undecided: PreparedTxnState,
+        timeout_ms: int,
+        others: Collection[PreparedTxnState],
     ) -> PreparedTxnState | None:
         """Implement `repair_of()`, in the loop of the connections."""
         reader = LogReader(self._core.config, self._loop)
         try:
-            return await reader.repair_of(manifest, part, undecided, timeout_ms)
+            return await reader.repair_of(manifest, parts, undecided, timeout_ms, others)
         finally:
             await reader.close()
 

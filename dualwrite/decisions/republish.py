@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,6 +46,8 @@ class Judgement:
     manifest: Manifest | None = None
     error: AuthorizationError | None = None
     """Why the log may not be read."""
+    repair: PreparedTxnState | None = None
+    """The committed transaction that has published its records again, as it seems by the log."""
 
     @property
     def places(self) -> str:
@@ -64,32 +66,40 @@ class Republished:
     places: str
 
 
-async def judge(producer: AsyncParticipantProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
+async def judge(
+    producer: AsyncParticipantProducer,
+    row: PreparedTxnState,
+    text: str,
+    timeout_ms: int,
+    others: Collection[PreparedTxnState] = (),
+) -> Judgement:
     """Return the fate of `row`'s transaction; `text` is its manifest. The producer must have taken its id over.
 
-    Changes nothing. Raises KafkaTimeoutError if the end cannot be read now, and the errors of `judge_by_log`.
+    `others` are transactions that are no repair of it. Changes nothing.
+    Raises KafkaTimeoutError if the end cannot be read now, and the errors of `judge_by_log`.
     """
     if producer.coordinator_knows(row):
         return Judgement(row, Fate.KNOWN)
     judgement = await judge_by_log(producer, row, text, timeout_ms)
     if judgement.owed and not producer.coordinator_aborted(row):
-        return await _unless_repaired(producer, judgement, timeout_ms)
+        return await _unless_repaired(producer, judgement, timeout_ms, others)
     return judgement
 
 
-async def _unless_repaired(producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int) -> Judgement:
+async def _unless_repaired(
+    producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int, others: Collection[PreparedTxnState]
+) -> Judgement:
     """Return COMMITTED if the records have been published again, by a row that a restore has lost; else `judgement`.
 
     For a dual write the application's changes are lost with such a row; here the decision stands.
     """
     assert judgement.manifest is not None, "owed records are found by their manifest"
-    part = min(judgement.owed, key=lambda each: each.record_count)
     undecided = producer.prepared_txn_state
-    repair = await producer.repair_of(judgement.manifest, part, undecided, timeout_ms)
+    repair = await producer.repair_of(judgement.manifest, judgement.owed, undecided, timeout_ms, others)
     if repair is None:
         return judgement
     _log.warning("%s was aborted, and the log shows that %s has published its records again", judgement.row, repair)
-    return Judgement(judgement.row, Fate.COMMITTED, manifest=judgement.manifest)
+    return Judgement(judgement.row, Fate.COMMITTED, manifest=judgement.manifest, repair=repair)
 
 
 async def judge_by_log(

@@ -57,6 +57,8 @@ class _Wanted(NamedTuple):
     claim: Claim
     producer: AsyncParticipantProducer
     row: Prepared
+    others: frozenset[PreparedTxnState] = frozenset()
+    """Transactions of other attempts, which look like its repair."""
 
 
 class _Judged(NamedTuple):
@@ -179,7 +181,7 @@ class Completion:
             wait_for(release([each.producer for each in taken]))
 
     def _end(self, wanted: Sequence[_Wanted], rows: ClaimRows) -> dict[str, Ended]:
-        endings, judged = apart(wanted, self._calls.all(wanted, self._judge))
+        endings, judged = self._judged(wanted, rows)
         others: list[_Judged] = []
         owed: list[Owed] = []
         for each in judged:
@@ -217,9 +219,24 @@ class Completion:
 
     # ---- judging --------------------------------------------------------------------------------------------
 
+    def _judged(self, wanted: Sequence[_Wanted], rows: ClaimRows) -> tuple[dict[str, Ended], list[_Judged]]:
+        """Judge the claims; once more, without it, where the repair that the log shows is another attempt's.
+
+        Two tasks may write equal records at the same time. Every committed transaction is in a row before.
+        """
+        endings, judged = apart(wanted, self._calls.all(wanted, self._judge))
+        repairs = {each.claim.attempt_id: each.judgement.repair for each in judged if each.judgement is not None}
+        taken = rows.named([repair for repair in repairs.values() if repair is not None])
+        if not taken:
+            return endings, judged
+        doubted = [each for each in wanted if repairs.get(each.claim.attempt_id) in taken]
+        again = {each.claim.attempt_id for each in doubted}
+        more, anew = self._judged([each._replace(others=each.others | taken) for each in doubted], rows)
+        return endings | more, [*(each for each in judged if each.claim.attempt_id not in again), *anew]
+
     async def _judge(self, wanted: _Wanted) -> _Judged | Ended:
         """Find the fate of a transaction. Changes nothing."""
-        claim, producer, row = wanted
+        claim, producer, row, others = wanted
         if claim.verdict is Verdict.ABORT:
             if _is_used_later(producer, row):
                 return ended_by(_forgot(claim, row, producer.prepared_txn_state))
@@ -230,10 +247,10 @@ class Completion:
             # The coordinator may have been asked before that transaction existed, and would make it look lost.
             return ended_by(AskAgainError(f"the row of attempt {claim.attempt_id} has changed to {row.state}"))
         try:
-            judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
+            judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms, others)
             if judgement.gone:
                 # A loss is recorded for good, and a broker that has just started may not know all topics.
-                judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
+                judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms, others)
         except ValueError as error:
             return ended_by(SinkError(f"the row of attempt {claim.attempt_id} cannot be used: {error}"))
         except DualWriteError as error:

@@ -93,6 +93,10 @@ class StoredClaims:
         self._pause(PausePoint.BEFORE_COMPLETION)
         return still
 
+    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+        """See `ClaimRows.named`."""
+        return self._store.named(states) if states else frozenset()
+
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """See `ClaimRows.replace`."""
         self._pause(PausePoint.BEFORE_REPLACEMENT)

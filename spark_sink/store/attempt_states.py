@@ -116,6 +116,9 @@ class ClaimRows(Protocol):
     def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
         """Return those of the given attempts that still have the same verdict, as their rows are now."""
 
+    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+        """Return those of these prepared states that the row of any attempt has."""
+
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """Replace `old` in the row by `new`, if it is still there and still to be committed; durably.
 

@@ -584,6 +584,13 @@ class CommitStore:
             if VERDICTS.get(AttemptStatus(status)) is wanted[attempt_id]
         }
 
+    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+        """See `ClaimStore.named`."""
+        state = self._attempt.c.prepared_state
+        query = sa.select(state).where(state.in_(list(map(str, states))))
+        found = self._transactions.read(lambda connection: connection.scalars(query).all())
+        return frozenset(map(PreparedTxnState, found))
+
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """See `ClaimStore.replace`."""
         named = self._attempt.c.attempt_id == attempt_id

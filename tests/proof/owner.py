@@ -226,8 +226,15 @@ class CheckedKafka(KafkaParticipant):
         return found
 
     async def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+        self,
+        manifest: Manifest,
+        parts: Collection[PartitionManifest],
+        undecided: PreparedTxnState,
+        timeout_ms: int,
+        others: Collection[PreparedTxnState] = (),
     ) -> PreparedTxnState | None:
+        assert not others, "only the Spark sink has them"
+        part = min(parts, key=lambda each: each.record_count)
         where = part.first_offset, part.last_offset, part.partition
         request = RepairOf(*_pair(manifest.prepared_state), *where, str(undecided))
         found = await self._read(request)

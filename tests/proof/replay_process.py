@@ -118,12 +118,17 @@ class GatedKafka(AsyncKafkaParticipant):
             parked.done.set_result(None)
 
     async def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+        self,
+        manifest: Manifest,
+        parts: Collection[PartitionManifest],
+        undecided: PreparedTxnState,
+        timeout_ms: int,
+        others: Collection[PreparedTxnState] = (),
     ) -> PreparedTxnState | None:
         fate, parked = await self._gate.passing("RepairOf")
         try:
             _give_up_if(fate)
-            return await super().repair_of(manifest, part, undecided, timeout_ms)
+            return await super().repair_of(manifest, parts, undecided, timeout_ms, others)
         finally:
             parked.done.set_result(None)
 

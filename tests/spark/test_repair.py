@@ -27,6 +27,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
+from spark_sink.driver.finisher import CommitSummary
 from spark_sink.driver.recovery import Action
 from spark_sink.errors import BatchLostError, SinkError, SinkOptionError
 from spark_sink.pause_points import PausePoint
@@ -36,7 +37,7 @@ from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import recovery
 from tests.spark.kafka_world import TIERS
 from tests.spark.repairs import BOUNDED, EIGHT_DAYS_MS, SCHEMA, RepairSite, Way, let_end, repair_site, ways_of
-from tests.spark.sink_model import QUERY, task
+from tests.spark.sink_model import QUERY, Stalling, task
 from tests.support.conditions import until
 
 P: Final = PausePoint
@@ -259,6 +260,55 @@ def test_what_was_repaired_is_not_published_again_for_a_store_that_was_restored(
         summary = site.finish()
         assert (summary.committed, summary.repaired) == (1, 0)
         site.assert_agreed("a")
+
+
+def _twins(site: RepairSite, me: Stalling) -> CommitSummary:
+    """Write a batch of two tasks with an equal record, whose partition the key chooses; the second task is first."""
+    sink = site.sink(me.reach)
+    plan = sink.plan(SCHEMA, query_id=QUERY)
+    rows = pa.record_batch({"key": ["k"], "value": ["a"]})
+    results = [sink.write(plan, task(0, number), iter([rows])) for number in (1, 0)]
+    return sink.commit(results, query_id=QUERY, batch_id=0, offsets_digest="input")
+
+
+@some_ways
+def test_the_equal_record_of_another_task_is_no_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: Tier, way: Way
+) -> None:
+    """Written in the same millisecond; one of the two is committed, and the other one aborted without a trace."""
+    with repair_site(tier, tmp_path) as site:
+        now_ns = time.time_ns()
+        with monkeypatch.context() as frozen:
+            frozen.setattr(time, "time_ns", lambda: now_ns)
+            Stalling(lambda me: _twins(site, me)).until(P.AMONG_COMPLETIONS).kill()
+        let_end(site, way)
+        let_end(site, Way.EXPIRED)
+        assert site.committed() == ["a"]
+        assert site.finish().repaired == 1
+        site.assert_agreed("a", "a")
+
+
+@every_tier
+def test_the_equal_record_of_another_program_is_no_repair_without_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tier: Tier
+) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
+    rows = pa.record_batch({"value": ["a", "b", "c"], "partition": pa.array([0, 1, 1], pa.int32())})
+    with repair_site(tier, tmp_path) as site:
+        sink = site.sink(pause=_after_decision(lambda: _written_elsewhere(site, now_ns // 1_000_000)))
+        plan = sink.plan(rows.schema, query_id=QUERY)
+        result = sink.write(plan, task(0, 0), iter([rows]))
+        assert sink.commit([result], query_id=QUERY, batch_id=0, offsets_digest="input").repaired == 1
+        assert site.committed() == ["a", "a", "b", "c"]
+
+
+def _written_elsewhere(site: RepairSite, timestamp_ms: int) -> None:
+    let_end(site, Way.INITIALISED)
+    with Producer(bootstrap_servers=site.emulator.bootstrap_servers, transactional_id="another") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("orders", "a", partition=0, timestamp_ms=timestamp_ms)
 
 
 # ---- contents of repairs --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from dualwrite.client.admin.driver import (
@@ -112,12 +112,33 @@ class LogReader:
         return [record for records in found for record in records]
 
     async def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+        self,
+        manifest: Manifest,
+        parts: Collection[PartitionManifest],
+        undecided: PreparedTxnState,
+        timeout_ms: int,
+        others: Collection[PreparedTxnState] = (),
     ) -> PreparedTxnState | None:
         """Return the transaction that published an aborted one again; see `ParticipantProducer.repair_of`."""
-        (records,) = await self._run(manifest, [RecordSearch(part, manifest.prepared_state)], timeout_ms)
-        search = RepairSearch(part, manifest.prepared_state, records, undecided)
-        (pair,) = await self._run(manifest, [search], timeout_ms)
+        part, *rest = sorted(parts, key=lambda each: each.record_count)
+        refuted = set(others)
+
+        async def search(
+            where: PartitionManifest, may_be: Callable[[PreparedTxnState], bool]
+        ) -> PreparedTxnState | None:
+            (records,) = await self._run(manifest, [RecordSearch(where, manifest.prepared_state)], timeout_ms)
+            found = RepairSearch(where, manifest.prepared_state, records, undecided, may_be)
+            return (await self._run(manifest, [found], timeout_ms))[0]
+
+        while (pair := await search(part, lambda each: each not in refuted)) is not None:
+            if pair.producer_id == manifest.prepared_state.producer_id:
+                break
+            for each in rest:  # another program may have written the same records there
+                if await search(each, pair.__eq__) is None:
+                    refuted.add(pair)
+                    break
+            if pair not in refuted:
+                break
         return pair
 
     async def describe_topics(self, topics: Collection[str], timeout_ms: int) -> dict[str, TopicDescription]:

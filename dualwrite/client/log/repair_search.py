@@ -8,7 +8,7 @@ whose first records there are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -24,7 +24,8 @@ class RepairSearch(Search[PreparedTxnState | None]):
     """The search for a committed transaction that begins with the records of an aborted one, in one partition.
 
     Its result is the pair of that transaction, None if the log has none up to its end. `records` are the records of the
-    aborted transaction that the log still has. `undecided` is an open transaction that is going to be aborted.
+    aborted transaction that the log still has. `undecided` is an open transaction that is going to be aborted. Only
+    pairs for which `may_be` returns True are compared.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class RepairSearch(Search[PreparedTxnState | None]):
         prepared: PreparedTxnState,
         records: Sequence[StoredRecord],
         undecided: PreparedTxnState,
+        may_be: Callable[[PreparedTxnState], bool],
     ) -> None:
         super().__init__(part, prepared, part.last_offset + 1)
+        self._may_be: Final = may_be
         self._records: Final = records
         self._undecided: Final = undecided
         self._open: Final[dict[int, _Likeness]] = {}  # by producer id, which has one transaction at a time
@@ -76,8 +79,8 @@ class RepairSearch(Search[PreparedTxnState | None]):
         if batch.is_control:
             return self._take_marker(batch)
         pair = PreparedTxnState.of(producer_id=batch.producer_id, producer_epoch=batch.producer_epoch)
-        if pair == self._prepared:
-            return None  # of the aborted transaction itself, behind the marker that an operator wrote
+        if pair == self._prepared or not self._may_be(pair):
+            return None  # the former is behind the marker that an operator wrote
         likeness = self._open.get(batch.producer_id)
         if likeness is None or likeness.pair != pair:
             likeness = self._open[batch.producer_id] = _Likeness(pair, self.part, self._records, self._prepared)
@@ -115,8 +118,11 @@ class _Likeness:
 
     @property
     def is_repair(self) -> bool:
-        """Whether it begins with all records of the aborted transaction."""
-        return self._left == 0 and self._matched == len(self._records)
+        """Whether it begins with all records of the aborted transaction that the log still has.
+
+        If it has none, nothing tells about another producer id.
+        """
+        return self._left == 0 and self._matched == len(self._records) and (self._timeless or self._matched > 0)
 
     def take(self, batch: StoredBatch) -> None:
         """Compare the next records, as long as they may be a repair's.

@@ -226,19 +226,18 @@ async def _assert_not_repaired(
     """Raise DatabaseWentBackError if the aborted records have been published again, by a dual write of a later row.
 
     They have not if the coordinator says that the abort was the last end under the id. Else the log between the aborted
-    records and its end is read, in one partition: a repair has records in each of them. The row is read once more,
+    records and its end is read: a repair has records in each partition. The row is read once more,
     which fails if its lock is gone: then another process may have repaired the transaction, and have changed the row.
     """
     if owned.kafka.coordinator_aborted(manifest.prepared_state):
         return
-    part = min(end.aborted, key=lambda each: each.record_count)
-    repair = await owned.kafka.repair_of(manifest, part, ongoing, owned.resolve_timeout_ms)
+    repair = await owned.kafka.repair_of(manifest, end.aborted, ongoing, owned.resolve_timeout_ms)
     if repair is None:
         return
     await database.read(owned.transactional_id)
     from dualwrite.recipes.core.judge import went_back  # a writer that is refused nothing does not load it
 
-    place = f"{part.topic}-{part.partition}, behind offset {part.last_offset}"
+    place = f"behind {_places(end)}"
     shows = f"Kafka aborted that transaction, and the log shows that {str(repair)!r} has published its records again"
     raise went_back(owned.transactional_id, manifest.prepared_state, f"{shows} ({place})")
 

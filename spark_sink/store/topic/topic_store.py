@@ -211,6 +211,12 @@ class TopicStore:
         """See `ClaimStore.still_wanted`; every row that is read is durable."""
         return self._of_all(lambda rows: operations.still_wanted(rows, wanted, attempt_ids).answer(0))
 
+    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+        """See `ClaimStore.named`."""
+        wanted = {str(state): state for state in states}
+        found = self._of_all(lambda rows: {row.prepared_state: row for row in rows.attempts()})
+        return frozenset(wanted[text] for text in wanted.keys() & found.keys())
+
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """See `ClaimStore.replace`."""
         try:
