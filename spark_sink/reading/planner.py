@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -30,6 +31,11 @@ from spark_sink.reading.topic_ids import TopicIdLookup, another_topic
 _log = logging.getLogger("spark_sink")
 
 _FIRST_FEW: Final = 5
+
+UNKNOWN_FOR_S: Final = 3.0
+"""How long a known topic must be missing before it counts as gone."""
+
+_PAUSE_S: Final = 0.1
 
 
 class Planner:
@@ -73,6 +79,9 @@ class Planner:
     def latest(self, start: Position) -> Position:
         """Return the current end of each partition, with new partitions and without those that no longer exist.
 
+        A topic that is gone keeps its offsets, and is reported as a loss: without them it would be read again from its
+        beginning if it came back. One that the options no longer name is left out.
+
         The end is lower than `start` if a partition was recreated, which is a loss. With read_committed, the last
         stable offset may be lower than a configured start; then there are no records to read yet.
 
@@ -80,6 +89,9 @@ class Planner:
         `ranges` notices; the other way round, ends of the old topic would have the id of the new one.
         """
         partitions = self._partitions(start.offsets)
+        gone = self._missing(partitions, start.offsets)
+        if gone:
+            self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} not in Kafka, or may not be described")
         topics = _topics_of(partitions)
         ids = self.topics.ids(topics, start.topic_ids)
         begin = _of_same_topics(start, ids)
@@ -87,8 +99,15 @@ class Planner:
         behind = [each for each, end in ends.items() if end < begin.get(each, 0)]
         ahead = self.cluster.high_watermarks(behind)
         return Position(
-            {**ends, **{each: begin[each] for each in behind if ahead[each] >= begin[each]}},
-            {**{topic: start.topic_ids[topic] for topic in topics & start.topic_ids.keys()}, **ids},
+            {
+                **ends,
+                **{each: begin[each] for each in behind if ahead[each] >= begin[each]},
+                **{each: start.offsets[each] for each in gone},
+            },
+            {
+                **{topic: start.topic_ids[topic] for topic in (topics | _topics_of(gone)) & start.topic_ids.keys()},
+                **ids,
+            },
         )
 
     def limited(self, start: Position, end: Position, most: int) -> Position:
@@ -152,8 +171,31 @@ class Planner:
     def _lost(self, what: str) -> None:
         report_loss(what, fail=self._options.fail_on_data_loss)
 
-    def _partitions(self, known: Iterable[Partition]) -> list[Partition]:
-        """Return all partitions that the query reads now."""
+    def _missing(self, partitions: Collection[Partition], known: Iterable[Partition]) -> set[Partition]:
+        """Return the known partitions of topics that the query still reads, and that Kafka does not report."""
+        return {each for each in known if each.topic not in _topics_of(partitions) and self._reads(each)}
+
+    def _reads(self, each: Partition) -> bool:
+        topics = self._options.topics
+        if topics.assign is not None:
+            return each in topics.assign
+        if topics.pattern is not None:
+            return re.fullmatch(topics.pattern, each.topic) is not None
+        return each.topic in (topics.subscribe or ())
+
+    def _partitions(self, known: Collection[Partition]) -> list[Partition]:
+        """Return all partitions that the query reads now; look for missing topics for a while.
+
+        A broker that has just started, or is cut off from the controller, does not know all topics.
+        """
+        gone_at_s = time.monotonic() + UNKNOWN_FOR_S
+        while True:
+            found = self._existing(known)
+            if not self._missing(found, known) or time.monotonic() >= gone_at_s:
+                return found
+            time.sleep(_PAUSE_S)
+
+    def _existing(self, known: Collection[Partition]) -> list[Partition]:
         topics = self._options.topics
         if topics.assign is not None:
             existing = self.cluster.partitions({each.topic for each in topics.assign})

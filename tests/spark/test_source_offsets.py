@@ -179,11 +179,16 @@ def test_nothing_new_is_no_batch() -> None:
         assert stream.partitions(stream.initialOffset(), end) == stream.partitions(end, end) == []
 
 
-def test_a_pattern_that_has_lost_its_topics_does_not_begin_again() -> None:
+def test_a_pattern_that_has_lost_its_topics_does_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 0.0)
     stream = reader(GROWING, subscribePattern="a", failOnDataLoss="false")
+    cluster: KnownCluster = stream._cluster  # type: ignore[assignment]
+    cluster.topic_ids = dict(OLD)
     start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
-    for logs, read in (({}, []), ({A0: (0, 4, 4)}, [OffsetRange(A0, 0, 4)])):
-        stream._cluster.logs = logs  # type: ignore[union-attr]
+    steps: list[tuple[dict[Partition, tuple[int, int, int]], dict[str, str], list[OffsetRange]]]
+    steps = [({}, {}, []), ({A0: (0, 4, 4)}, NEW, [OffsetRange(A0, 0, 4, "new")])]
+    for logs, ids, read in steps:
+        cluster.logs, cluster.topic_ids = logs, dict(ids)
         end = stream.latestOffset(start, ReadAllAvailable())
         assert [each.wanted for each in stream.partitions(start, end)] == read
         start = end
@@ -377,15 +382,41 @@ def test_a_new_partition_whose_beginning_is_gone() -> None:
     assert planner(logs, failOnDataLoss="false").ranges(At({A0: 8}), At({A0: 8, A1: 5})) == [OffsetRange(A1, 2, 5)]
 
 
-def test_a_deleted_topic() -> None:
-    logs = {A0: (0, 8, 8)}
-    found = planner(logs, subscribe="a,b")
-    end = found.latest(At({A0: 8, B0: 3}))
+BOTH = {"a": "a-id", "b": "b-id"}
+
+
+def test_a_deleted_topic(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Its offsets stay, by which it is known if it comes back; without them it would be read again."""
+    monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 0.0)
+    logs, begin = {A0: (0, 8, 8)}, At({A0: 7, B0: 3}, BOTH)
+    missing = "b-0 of the checkpoint is not in Kafka"
+    with pytest.raises(SourceDataLossError, match=missing):
+        recreated(logs, {"a": "a-id"}, subscribe="a,b")[0].latest(begin)
+    found, cluster = recreated(logs, {"a": "a-id"}, subscribe="a,b", failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING, "spark_sink"):
+        end = found.latest(begin)
+    assert missing in caplog.text
+    assert end == At({A0: 8, B0: 3}, BOTH)
+    assert found.ranges(begin, end) == [OffsetRange(A0, 7, 8, "a-id")]
+    cluster.logs[B0], cluster.topic_ids = (0, 5, 5), BOTH
+    assert found.ranges(end, found.latest(end)) == [OffsetRange(B0, 3, 5, "b-id")]
+
+
+def test_a_topic_that_a_broker_does_not_know_yet() -> None:
+    found = planner({A0: (0, 8, 8)}, subscribe="a,b")
+    cluster: KnownCluster = found.cluster  # type: ignore[assignment]
+    answers = [{}, {"a": [0]}, {"a": [0], "b": [0]}]
+    cluster.logs[B0] = (0, 3, 3)
+    cluster.partitions = lambda topics: answers.pop(0)  # type: ignore[method-assign]
+    assert found.latest(At({A0: 8, B0: 3})) == At({A0: 8, B0: 3})
+    assert answers == []
+
+
+def test_a_topic_that_the_options_no_longer_name() -> None:
+    found, begin = planner({A0: (0, 8, 8), B0: (0, 3, 3)}, subscribe="a"), At({A0: 7, B0: 3})
+    end = found.latest(begin)
     assert end == At({A0: 8})
-    lost("b-0 of the checkpoint is no longer in Kafka", found, At({A0: 8, B0: 3}), end)
-    assert planner(logs, subscribe="a,b", failOnDataLoss="false").ranges(At({A0: 7, B0: 3}), end) == [
-        OffsetRange(A0, 7, 8)
-    ]
+    lost("b-0 of the checkpoint is no longer in Kafka", found, begin, end)
 
 
 def test_a_topic_that_was_recreated() -> None:
