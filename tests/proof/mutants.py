@@ -1268,6 +1268,12 @@ MUTANTS: Final = (
         Edit(_PUBLISHING, "if newest_seq:", "if False:"),
     ),
     _mutant(
+        "diversion-ended-while-held",
+        "the publisher does not end a diversion that a block holds for too long",
+        _BACK._replace(budget=Budget(give_ups=1)),
+        Edit(_PUBLISHING, "self._asks_not_before_s\n            return False", "self._asks_not_before_s"),
+    ),
+    _mutant(
         "outbox-steps-not-noted",
         "blocks that are deleted are noted, in steps",
         OutboxSpace(1, Budget(losses=1), in_steps=True),

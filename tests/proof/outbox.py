@@ -103,10 +103,10 @@ class OutboxTransaction(CheckedTransaction):
         ((text,),) = await self._statements.rows(ADD, values)
         return place_of(text, content).added
 
-    def diversion(self, name: str) -> DiversionRow:
+    def diversion(self, name: str, timeout_ms: int | None) -> DiversionRow:
         """Return the diversion, as PostgreSQL has it."""
         statements: Any = self._statements
-        return DiversionRow(statements, DIALECTS["postgresql"], name)
+        return DiversionRow(statements, DIALECTS["postgresql"], name, timeout_ms=timeout_ms)
 
 
 class DivertedTransaction(PooledTransaction, OutboxTransaction):
@@ -151,9 +151,9 @@ class CheckedOutboxDatabase(CheckedDatabase):
         lane = lane_of(transactional_id) if self._kind.diverts else 0
         await on_slot(lane, super().make_durable(transactional_id, row, timeout_ms=timeout_ms))
 
-    async def diversion(self, database: DatabaseTransaction, name: str) -> Diversion:
+    async def diversion(self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None) -> Diversion:
         assert isinstance(database, OutboxTransaction)
-        return database.diversion(name)
+        return database.diversion(name, timeout_ms)
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, OutboxTransaction)

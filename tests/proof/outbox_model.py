@@ -15,14 +15,15 @@ import logging
 import sqlite3
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 
 import dualwrite
+from dualwrite.errors import RowLockTimeoutError
 from dualwrite.recipes.core.leases import diversion_of
 from dualwrite.recipes.core.record_block import token_of
 from dualwrite.recipes.sql.lease_statements import NOW_MS, POSTGRES_NOW_MS
@@ -34,6 +35,8 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.proof.automaton import DatabaseGone, ask
 from tests.proof.lease_model import PREFIX
 from tests.proof.owner import GAVE_UP
+
+ResultT = TypeVar("ResultT")
 
 Value = str | int | bytes | None
 
@@ -277,6 +280,10 @@ def _plain(value: Any) -> Any:
 # ---- the process's side ---------------------------------------------------------------------------------------------
 
 
+class _WaitedInVainError(Exception):
+    """A lock was not free in time."""
+
+
 class CheckedStatements:
     """`Statements` that go to the world. `are_large`: no two blocks are published by one transaction."""
 
@@ -288,8 +295,8 @@ class CheckedStatements:
         self._give_up = give_up
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        if sql == BY_INDEX:
-            return ()  # which changes no outcome
+        if sql == BY_INDEX or sql.endswith("SKIP LOCKED"):
+            return ()  # which changes no outcome: a statement that waits follows
         if sql == _PUBLISH:
             sql = _PUBLISH_AND_FORGET  # as one in some batches does, by chance
         if self._are_large:
@@ -298,8 +305,18 @@ class CheckedStatements:
         reply = await ask(OnOutbox(self._number, sql, said))
         if reply is None:
             raise DatabaseGone(sql)
+        if reply == GAVE_UP:
+            raise _WaitedInVainError
         found: Sequence[Sequence[Any]] = reply
         return found
+
+    async def within(
+        self, timeout_ms: int | None, late: RowLockTimeoutError, wait: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        try:
+            return await wait()
+        except _WaitedInVainError:
+            raise late from None
 
     async def has_ended(self, transactional_id: str, seq: int) -> bool:
         """Return whether no transaction in progress has added a block; `transactional_id` is that of the one outbox."""

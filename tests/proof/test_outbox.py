@@ -44,6 +44,7 @@ SMALL: Final = (
     OutboxSpace(3, Budget(timeouts=2), is_readable=False, in_steps=True),
     *(both_ways(1, Budget(**{name: 1}), _ONE) for name in ("outages", "give_ups")),
     *(both_ways(tier, Budget(), ((), (b"b1",)))._replace(is_diverted=True) for tier in PROFILES),
+    both_ways(1, Budget(give_ups=1), ((), (b"b1",)))._replace(is_diverted=True),
 )
 """For `make test`."""
 

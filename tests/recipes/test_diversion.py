@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -16,9 +16,10 @@ from sqlalchemy.orm import sessionmaker
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct
-from dualwrite.errors import ConfigError, StoredBlocksError
+from dualwrite.errors import ConfigError, RowLockTimeoutError, StoredBlocksError
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.core import publishing
+from dualwrite.recipes.core.leases import diversion_of, outbox_id_of
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
@@ -122,6 +123,59 @@ def diverted_for_ever(pool: AnyPool) -> Iterator[None]:
     publisher: Any = pool.pool.outbox
     with mock.patch.object(publisher, "_lead", return_value=False), mock.patch.object(publisher, "_coordinator", None):
         yield
+
+
+@contextmanager
+def locking_the_diversion(scenario: AnyScenario, how: str) -> Iterator[None]:
+    """Lock the row that diverts the pool, as a process that has frozen before its COMMIT."""
+    if scenario.database.url.get_backend_name() == "sqlite":
+        pytest.skip("SQLite has one lock, which blocks wait for before that")
+    select = sa.text(f"SELECT seq FROM kafka_transaction_outbox WHERE transactional_id = :id AND seq = 0 {how}")
+    with scenario.database.aside.begin() as connection:
+        assert connection.scalar(select, {"id": diversion_of(prefix_of(scenario))}) == 0
+        yield
+
+
+def test_a_block_that_cannot_begin_or_join_the_diversion_is_refused(scenario: AnyScenario, emulator: Emulator) -> None:
+    with make_pool(scenario, lock_timeout_ms=500, **AWAY) as pool:
+        write(pool, scenario, 1)
+        with kafka_away(emulator):
+            for number in (2, 3):
+                with locking_the_diversion(scenario, "FOR UPDATE"):
+                    with pytest.raises(RowLockTimeoutError, match="diverts the pool"), pool.transaction() as tx:
+                        put(tx, scenario, number)
+                    assert tx.outcome is Outcome.ROLLED_BACK
+                assert write(pool, scenario, number).outcome is Outcome.STORED
+        assert_published(scenario, pool)
+    assert bodies(scenario) == ["1", "2", "3"]
+
+
+def test_a_frozen_block_does_not_stop_the_publisher(
+    scenario: AnyScenario, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the diversion from ending; other blocks are published, and asked again to wait for the end."""
+    monkeypatch.setattr(publishing, "_SECONDS_TO_ASK_AGAIN", 0.0)
+
+    def asked() -> int:
+        query = sa.text("SELECT stored_at_ms FROM kafka_transaction_outbox WHERE transactional_id = :id AND seq = -1")
+        with scenario.database.aside.connect() as connection:
+            return int(connection.scalar(query, {"id": diversion_of(prefix_of(scenario))}) or 0)
+
+    on_postgres = scenario.database.url.get_backend_name() == "postgresql"
+    shared = "FOR SHARE" if on_postgres else "LOCK IN SHARE MODE"
+    with make_pool(scenario, **AWAY) as pool, ExitStack() as frozen:
+        write(pool, scenario, 1)
+        with kafka_away(emulator):
+            assert write(pool, scenario, 2).outcome is Outcome.STORED
+            frozen.enter_context(locking_the_diversion(scenario, shared))
+        until(lambda: bool(asked()))
+        assert write(pool, scenario, 3).outcome is Outcome.STORED
+        until(lambda: bodies(scenario) == ["1", "2", "3"])
+        number = asked()
+        until(lambda: asked() != number)
+        assert pool.status.is_diverted
+        frozen.close()
+        assert_published(scenario, pool)
 
 
 def test_a_pool_of_another_process_publishes_what_a_closed_one_left(scenario: AnyScenario, emulator: Emulator) -> None:

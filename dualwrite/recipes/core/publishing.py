@@ -23,6 +23,7 @@ from dualwrite.errors import (
     OwedRecordsRefusedError,
     PreparedTransactionLost,
     RetriableError,
+    RowLockTimeoutError,
     TransactionHangsError,
 )
 from dualwrite.guarded import pass_on_signal
@@ -41,7 +42,7 @@ from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
-from dualwrite.recipes.core.store import DatabaseTransaction, OutboxDatabase
+from dualwrite.recipes.core.store import DatabaseTransaction, Diversion, OutboxDatabase
 from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, Waiting
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -52,6 +53,9 @@ _SECONDS_AFTER_REFUSAL: Final = 60.0
 
 _SECONDS_TO_ASK_AGAIN: Final = 5.0
 """How long after blocks were asked to wait for the end of a diversion they are asked again."""
+
+_MS_TO_WAIT_FOR_BLOCKS: Final = 1_000
+"""How long to wait for the blocks that hold a diversion, as long as others wait for its end; nothing is published."""
 
 
 class _AbortedInPartError(RetriableError):
@@ -80,6 +84,8 @@ class Publishing:
         """When a block tries again to publish owed records that Kafka refused, by the monotonic clock."""
         self._asks_not_before_s = 0.0
         """When blocks may be asked again to wait for the end of a diversion, by the monotonic clock."""
+        self._ends_not_before_s = 0.0
+        """When to try again to end a diversion that a block held for too long, by the monotonic clock."""
         self.is_unsettled = False
         """Whether this process has published a batch of an outbox that a broker may abort, and the row does not note
         yet that it is committed."""
@@ -143,11 +149,12 @@ class Publishing:
     async def end_diversion(self, name: str) -> bool:
         """End the diversion of a pool to its outbox, if nothing of it is left to be published, repaired or settled.
 
-        Return whether there is none any more. Raises as `_settle_last` does.
+        Return whether there is none any more. It waits a moment for blocks, no longer, because one may be frozen.
+        Raises as `_settle_last` does.
         """
         owned = self._owned
         await self.settle()
-        if self.is_unsettled:
+        if self.is_unsettled or self._clock_s() < self._ends_not_before_s:
             return False
         if self._clock_s() >= self._asks_not_before_s:
             self._asks_not_before_s = self._clock_s() + _SECONDS_TO_ASK_AGAIN
@@ -164,8 +171,7 @@ class Publishing:
 
     async def _ask_to_wait(self, name: str, database: DatabaseTransaction) -> None:
         """Ask blocks to wait, so that there is a moment at which none of them has added records."""
-        diversion = await cast("OutboxDatabase", self._owned.database).diversion(database, name)
-        await diversion.ask(time.time_ns() // 1_000_000)
+        await (await self._diversion(name, database)).ask(time.time_ns() // 1_000_000)
         await database.commit()
 
     async def _end_diversion(self, name: str, database: DatabaseTransaction) -> bool:
@@ -173,9 +179,14 @@ class Publishing:
         row = await self._steps.lock_row(database)
         if self._slot.state is not SlotState.READY or row != owned.row or owned.owed:
             return False  # the transaction of the last batch may be in doubt, or another process publishes
-        diversion = await cast("OutboxDatabase", owned.database).diversion(database, name)
-        if not await diversion.lock():
-            return True
+        diversion = await self._diversion(name, database)
+        try:
+            if not await diversion.lock():
+                return True
+        except RowLockTimeoutError as error:
+            pass_on_signal(error)
+            self._ends_not_before_s = self._asks_not_before_s
+            return False
         table = database.stored_blocks(owned.transactional_id)
         # after the lock, which blocks hold up to their commit: it sees all that are committed now
         newest_seq, _ = await table.waiting(owned.transactional_id, max_bytes=0)
@@ -184,6 +195,10 @@ class Publishing:
         await diversion.end()
         await database.commit()
         return True
+
+    async def _diversion(self, name: str, database: DatabaseTransaction) -> Diversion:
+        outboxes = cast("OutboxDatabase", self._owned.database)
+        return await outboxes.diversion(database, name, timeout_ms=_MS_TO_WAIT_FOR_BLOCKS)
 
     async def repair_at_once(self) -> None:
         """Publish decided records again that Kafka has aborted, or leave that to the next use of the id.

@@ -262,8 +262,11 @@ class OutboxDatabase(Database, Protocol):
     async def prepare_diversion(self, name: str) -> None:
         """Create the row of a pool's diversion, in a separate transaction. May be repeated."""
 
-    async def diversion(self, database: DatabaseTransaction, name: str) -> Diversion:
-        """Return the diversion of a pool as seen inside a transaction."""
+    async def diversion(self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None) -> Diversion:
+        """Return the diversion of a pool as seen inside a transaction.
+
+        Its methods raise RowLockTimeoutError after waiting for other transactions for `timeout_ms`.
+        """
 
     async def prepare_outbox(self) -> None:
         """Create the outbox's table, in a separate transaction. Costs nothing when repeated.
@@ -369,11 +372,11 @@ def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowEr
     )
 
 
-def stayed_locked(transactional_id: str, timeout_ms: int | None) -> RowLockTimeoutError:
+def stayed_locked(name: str, timeout_ms: int | None, row: str = "state row of transactional id") -> RowLockTimeoutError:
     """Return the error for a lock that was not free in time."""
     return RowLockTimeoutError(
-        f"the state row of transactional id {transactional_id!r} stayed locked for {timeout_ms} ms by another "
-        "database transaction; nothing was decided or written: try again when its owner has finished or died"
+        f"the {row} {name!r} stayed locked for {timeout_ms} ms by another database transaction; nothing was decided or "
+        "written: try again when its owner has finished or died"
     )
 
 

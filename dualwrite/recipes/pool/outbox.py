@@ -50,6 +50,7 @@ class OutboxWrites:
         *,
         database: OutboxDatabase,
         policy: StorePolicy,
+        lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
         sleep: Callable[[float], Awaitable[None]],
         pause: PauseHook | None,
@@ -66,6 +67,7 @@ class OutboxWrites:
         self.database: Final = database
         self._policy = policy
         self._partitioner = name_of(policy.partitioner)
+        self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._sleep = sleep
         self._telemetry = telemetry_of(self.transactional_id, pause)
@@ -125,7 +127,8 @@ class OutboxWrites:
 
     async def _divert_all(self, name: str) -> None:
         async def begin(database: DatabaseTransaction) -> None:
-            await (await self.database.diversion(database, name)).begin(int(time.time() * 1000))
+            diversion = await self.database.diversion(database, name, timeout_ms=self._lock_timeout_ms)
+            await diversion.begin(int(time.time() * 1000))
             await database.commit()
 
         await in_own_transaction(self.database.begin, begin)
@@ -154,13 +157,14 @@ class OutboxWrites:
     async def divert(self, write: DualWriteProgress, why: BaseException | None) -> None:
         """Add the records of a block to the outbox, and let the later blocks of the pool follow it there.
 
-        Raises StoreFullError if the backlog exceeds a limit.
+        Raises StoreFullError if the backlog exceeds a limit, and RowLockTimeoutError if another process has frozen as
+        it began or ended the diversion.
         """
         assert self.diversion is not None, "not all blocks go to the outbox"
         self.assert_not_full()
         for record in write.records.records:
             record.fate = None  # it was that of a copy which Kafka aborts
-        diversion = await self.database.diversion(write.database, self.diversion)
+        diversion = await self.database.diversion(write.database, self.diversion, timeout_ms=self._lock_timeout_ms)
         now_ms = int(time.time() * 1000)
         # the row is changed by the first block only, and held by the others at the same time
         is_first = not self.is_diverted and await diversion.begin(now_ms)

@@ -265,11 +265,12 @@ class OutboxPublisher:
         began_s = time.monotonic()
         if not await self._is_anything_waiting():
             self.writes.backlog = None
+            pause_s = max(self._settings.poll_ms / 1000, (time.monotonic() - began_s) / _SHARE_OF_POLLS)
             if await self._end_diversion():
                 return 0.0
             if time.monotonic() >= self._settles_at_s:
                 await self._settle()
-            return max(self._settings.poll_ms / 1000, (time.monotonic() - began_s) / _SHARE_OF_POLLS)
+            return pause_s
         if await self._publish():
             await self._look_at_backlog()
         elif self._coordinator is not None:

@@ -92,6 +92,7 @@ class PoolSettings(IdSettings):
             self.prefix,
             database=database,
             policy=policy,
+            lock_timeout_ms=self.writing.lock_timeout_ms,
             resolve_timeout_ms=self.writing.resolve_timeout_ms,
             sleep=waiting.sleep,
             pause=self.writing.pause,

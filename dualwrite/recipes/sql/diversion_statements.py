@@ -11,11 +11,13 @@ locks it, so it can be changed while they hold the first one.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from dualwrite.errors import StateRowError
-from dualwrite.recipes.core.store import Way
+from dualwrite.recipes.core.store import Way, stayed_locked
 from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE, PinnedStatements
+
+ResultT = TypeVar("ResultT")
 
 _OF_ROW: Final = "transactional_id = :id AND seq = 0"
 _WAY: Final = (
@@ -50,6 +52,8 @@ class DiversionDialect(NamedTuple):
     """Insert the row."""
     may_wait: bool = True
     """Whether the publisher can go on while blocks wait that have changed rows."""
+    may_skip: bool = False
+    """Whether `hold` can be tried without a wait, which saves the statements that limit one."""
 
 
 DIALECTS: Final[Mapping[str, DiversionDialect]] = {
@@ -58,6 +62,7 @@ DIALECTS: Final[Mapping[str, DiversionDialect]] = {
         f" THEN CAST({_WAY} AS text) ELSE 'unknown' END FROM {OUTBOX_TABLE} WHERE {_OF_ROW}",
         f"{_SELECT} FOR SHARE",
         f"{_SELECT} FOR UPDATE",
+        may_skip=True,
     ),
     "mysql": DiversionDialect(
         "",
@@ -88,12 +93,14 @@ class DiversionRow:
         dialect: DiversionDialect,
         name: str,
         *,
+        timeout_ms: int | None,
         first_row: Callable[[str, Mapping[str, str]], Awaitable[Sequence[str | None] | None]] | None = None,
     ) -> None:
         """`first_row` executes a statement on the row with this name in a faster way."""
         self._first_row = first_row
         self._statements = statements
         self._dialect = dialect
+        self._timeout_ms = timeout_ms
         self._values: Final = {"id": name}
 
     async def create(self) -> None:
@@ -119,9 +126,13 @@ class DiversionRow:
         return _way(await self._time(_SELECT_WAY))
 
     async def begin(self, now_ms: int) -> bool:
-        return await self._statements.changed(_BEGIN, {**self._values, "now": now_ms}) == 1
+        return await self._change(_BEGIN, now=now_ms) == 1
 
     async def hold(self) -> bool:
+        if self._dialect.may_skip:
+            free = await self._statements.rows(f"{self._dialect.hold} SKIP LOCKED", self._values)
+            if free:
+                return bool(int(free[0][0]))
         return await self._is_on_locked(self._dialect.hold)
 
     async def lock(self) -> bool:
@@ -129,15 +140,22 @@ class DiversionRow:
 
     async def ask(self, number: int) -> None:
         if self._dialect.may_wait:
-            await self._statements.changed(_ASK, {**self._values, "now": number})
+            await self._change(_ASK, now=number)
 
     async def end(self) -> None:
-        await self._statements.changed(_END, self._values)
+        await self._change(_END)
 
     async def _is_on_locked(self, sql: str) -> bool:
         if self._dialect.touch:
-            await self._statements.changed(self._dialect.touch, self._values)
-        return bool(await self._time(sql))
+            await self._change(self._dialect.touch)
+        return bool(await self._in_time(lambda: self._time(sql)))
+
+    async def _change(self, sql: str, **values: int) -> int:
+        return await self._in_time(lambda: self._statements.changed(sql, {**self._values, **values}))
+
+    async def _in_time(self, wait: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        late = stayed_locked(self._values["id"], self._timeout_ms, f"row in {OUTBOX_TABLE} that diverts the pool of")
+        return await self._statements.within(self._timeout_ms, late, wait)
 
     async def _time(self, sql: str) -> int:
         found = await self._statements.rows(sql, self._values)

@@ -53,9 +53,11 @@ class DatabaseWithOutbox(ABC):
             if not self._was_inserted_by_others(error):
                 raise
 
-    async def diversion(self, database: DatabaseTransaction, name: str) -> DiversionRow:
+    async def diversion(
+        self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None
+    ) -> DiversionRow:
         of_ours: Any = database
-        found: DiversionRow = await of_ours.diversion(name)
+        found: DiversionRow = await of_ours.diversion(name, timeout_ms)
         return found
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:

@@ -9,11 +9,11 @@ compares the table's oid, because a table that was dropped and created again has
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from dualwrite.errors import ConfigError, StateTableError
+from dualwrite.errors import ConfigError, RowLockTimeoutError, StateTableError
 from dualwrite.exact import exact
 
 ResultT = TypeVar("ResultT")
@@ -108,6 +108,14 @@ class PinnedStatements:
         executes: Any = self._transaction
         number: int = await executes.inserted(self._pin.sql(sql), values)
         return number
+
+    async def within(
+        self, timeout_ms: int | None, late: RowLockTimeoutError, wait: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        """Execute statements that wait for locks. Raises `late` if one is not free within `timeout_ms`."""
+        limits: Any = self._transaction
+        result: ResultT = await limits.within(timeout_ms, late, wait)
+        return result
 
     async def has_outbox_table(self) -> bool:
         if not self._pin.has_outbox_table:

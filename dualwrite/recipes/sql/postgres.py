@@ -80,8 +80,8 @@ UNDEFINED_TABLE: Final = "42P01"
 SELECT_FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
 """Neither waits nor fails the transaction if another one has locked the row: it returns no row then."""
 
-_LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
-_SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
+LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
+SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
 
 _ISOLATION: Final = "SELECT current_setting('transaction_isolation')"
 _INSERT_UNLESS_HIDDEN: Final = (
@@ -89,20 +89,6 @@ _INSERT_UNLESS_HIDDEN: Final = (
     " ON CONFLICT DO NOTHING RETURNING transactional_id"
 )
 """Fails with SERIALIZATION_FAILURE if the row exists and is not in the transaction's snapshot."""
-
-
-def lock_row(pinned: PinnedTables, transactional_id: str, timeout_ms: int | None) -> Query[str | None]:
-    """Lock the state row and return its text, or None if there is no row.
-
-    Waits with a time limit, and restores the transaction's own limit.
-    """
-    if timeout_ms is not None:
-        ((before,),) = yield _LOCK_TIMEOUT, {}
-        yield _SET_LOCK_TIMEOUT, {"value": f"{max(timeout_ms, 1)}ms"}  # 0 would mean no limit
-    found = yield pinned.sql(SELECT_LOCKED), {"id": transactional_id}
-    if timeout_ms is not None:
-        yield _SET_LOCK_TIMEOUT, {"value": str(before)}
-    return str(found[0][0]) if found else None
 
 
 _SEES_NOW: Final = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})

@@ -6,11 +6,11 @@ Each driver, and SQLAlchemy, says how a statement is executed and how a message 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
-from dualwrite.errors import TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import RowLockTimeoutError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
@@ -130,19 +130,34 @@ class PostgresSteps(ABC):
             if locked is not None:
                 text = locked[0]
             else:  # the row is not free
-                text = await self.query(postgres.lock_row(self._pin.located, transactional_id, timeout_ms))
+                sql = self._pin.sql(postgres.SELECT_LOCKED)
+                late = stayed_locked(transactional_id, timeout_ms)
+                text = await self.within(timeout_ms, late, lambda: self._scalar(sql, {"id": transactional_id}))
         except self.errors as error:
-            match sqlstate_of(driver_error(error)):
-                case postgres.UNDEFINED_TABLE:
-                    raise table_replaced(self._pin.located) from error
-                case postgres.LOCK_NOT_AVAILABLE:
-                    raise stayed_locked(transactional_id, timeout_ms) from error
-                case _:
-                    raise
+            if sqlstate_of(driver_error(error)) == postgres.UNDEFINED_TABLE:
+                raise table_replaced(self._pin.located) from error
+            raise
         self._assert_begun()
         if text is None:
             await self._assert_no_row(transactional_id)
         return state_in(transactional_id, text)
+
+    async def within(
+        self, timeout_ms: int | None, late: RowLockTimeoutError, wait: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        """Execute statements with a limit for their locks, and restore the transaction's own. Raises `late`."""
+        try:
+            if timeout_ms is None:
+                return await wait()
+            before = await self._scalar(postgres.LOCK_TIMEOUT) or "0"
+            await self._scalar(postgres.SET_LOCK_TIMEOUT, {"value": f"{max(timeout_ms, 1)}ms"})  # 0: without a limit
+            result = await wait()
+            await self._scalar(postgres.SET_LOCK_TIMEOUT, {"value": before})
+            return result
+        except self.errors as error:
+            if sqlstate_of(driver_error(error)) == postgres.LOCK_NOT_AVAILABLE:
+                raise late from error
+            raise
 
     async def _assert_no_row(self, transactional_id: str) -> None:
         try:
@@ -217,9 +232,9 @@ class PostgresSteps(ABC):
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
-    async def diversion(self, name: str) -> DiversionRow:
-        statements = PinnedStatements(self, self._pin)
-        return DiversionRow(statements, DIALECTS["postgresql"], name, first_row=self._pinned_first_row)
+    async def diversion(self, name: str, timeout_ms: int | None) -> DiversionRow:
+        statements, by = PinnedStatements(self, self._pin), DIALECTS["postgresql"]
+        return DiversionRow(statements, by, name, timeout_ms=timeout_ms, first_row=self._pinned_first_row)
 
     async def _pinned_first_row(self, sql: str, values: Mapping[str, str]) -> Sequence[str | None] | None:
         return await self._first_row(self._pin.sql(sql), values)

@@ -85,14 +85,14 @@ def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None
             connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
 
 
-def lock_wait_limit(connection: sa.Connection) -> AbstractContextManager[None]:
-    """Limit waits for locks to `INSERT_TIMEOUT_MS`: this process itself may hold them.
+def lock_wait_limit(connection: sa.Connection, timeout_ms: int = INSERT_TIMEOUT_MS) -> AbstractContextManager[None]:
+    """Limit waits for locks, to `INSERT_TIMEOUT_MS` where this process itself may hold them.
 
     Under REPEATABLE READ a SKIP LOCKED that finds no row locks the gap behind the row. So a dual write of a pool that
     had to wait for a slot, and then lost it, would wait for its own transaction when it inserts a row: a deadlock
     invisible to the server.
     """
-    return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
+    return _lock_wait_limit(connection, -(-timeout_ms // 1000))
 
 
 def is_still_locked(connection: sa.Connection) -> bool:

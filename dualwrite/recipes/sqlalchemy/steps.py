@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.errors import TransactionEndedInsideError
+from dualwrite.errors import RowLockTimeoutError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import is_outbox
@@ -50,6 +51,8 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
 from dualwrite.recipes.sqlalchemy.tables import OnConnection
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
+
+ResultT = TypeVar("ResultT")
 
 
 class SqlAlchemyPort(OnConnection):
@@ -227,10 +230,28 @@ class OnOthers(SqlAlchemyPort):
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
-    async def diversion(self, name: str) -> DiversionRow:
+    async def diversion(self, name: str, timeout_ms: int | None) -> DiversionRow:
         dialect = self._connection.dialect.name
-        statements = PinnedStatements(self, self._pin)
-        return DiversionRow(statements, DIALECTS["mysql" if dialect == "mariadb" else dialect], name)
+        statements, by = PinnedStatements(self, self._pin), DIALECTS["mysql" if dialect == "mariadb" else dialect]
+        return DiversionRow(statements, by, name, timeout_ms=timeout_ms)
+
+    async def within(
+        self, timeout_ms: int | None, late: RowLockTimeoutError, wait: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        """Execute statements with a limit for their locks, where the database has one. Raises `late`."""
+        limit = nullcontext() if timeout_ms is None else self._limit(timeout_ms)
+        await self._carry(limit.__enter__)
+        try:
+            return await wait()
+        except DBAPIError as error:
+            if _is_lock_timeout(error):
+                raise late from error
+            raise
+        finally:
+            await self._carry(partial(limit.__exit__, None, None, None))
+
+    def _limit(self, timeout_ms: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @property
     def outbox(self) -> OutboxInSteps:
@@ -274,6 +295,9 @@ class OnMySql(OnOthers):
         with lock_wait_limit(self._connection):
             self._changed(state_statements.CHANGE_WITNESS, {"id": WITNESS_ID})
         return text
+
+    def _limit(self, timeout_ms: int) -> AbstractContextManager[None]:
+        return lock_wait_limit(self._connection, timeout_ms)
 
     outbox_sql = OF_MYSQL
 

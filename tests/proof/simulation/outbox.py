@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from dualwrite.errors import RowLockTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.store import (
     NO_BATCH,
@@ -119,29 +120,36 @@ class OutboxServer(DatabaseServer):
         """Return the time of the diversion; 0 if there is none."""
         reply(self._seen(session, _DIVERSION) or 0)
 
-    def on_hold(self, session: Session, reply: Reply) -> None:
+    def on_hold(self, session: Session, reply: Reply, limit_s: float) -> None:
         """Share the lock of the row, and return its time."""
-        self._wait(_Waiter(session, reply, None, exclusive=False))
+        self._wait(_Waiter(session, reply, None, exclusive=False), limit_s)
 
-    def on_lock_diversion(self, session: Session, reply: Reply) -> None:
+    def on_lock_diversion(self, session: Session, reply: Reply, limit_s: float) -> None:
         """Lock the row, and return its time."""
-        self._wait(_Waiter(session, reply, None, exclusive=True))
+        self._wait(_Waiter(session, reply, None, exclusive=True), limit_s)
 
-    def on_divert(self, session: Session, reply: Reply, now_ms: int) -> None:
+    def on_divert(self, session: Session, reply: Reply, limit_s: float, now_ms: int) -> None:
         """Begin a diversion. Return whether there was none."""
         if self._seen(session, _DIVERSION):
             reply(False)
         else:
-            self._wait(_Waiter(session, reply, now_ms, exclusive=True))
+            self._wait(_Waiter(session, reply, now_ms, exclusive=True), limit_s)
 
     def on_end_diversion(self, session: Session, reply: Reply) -> None:
         """End it; the row is locked."""
         session.written[_DIVERSION] = 0
         reply(True)
 
-    def _wait(self, waiter: _Waiter) -> None:
+    def _wait(self, waiter: _Waiter, limit_s: float) -> None:
         self._waiters.append(waiter)
         self._grant()
+        if waiter in self._waiters:
+            self._loop.call_at_in(self.process, self._loop.now_s + limit_s, self._wait_no_longer, waiter)
+
+    def _wait_no_longer(self, waiter: _Waiter) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+            waiter.reply(RowLockTimeoutError(""))
 
     def _grant(self) -> None:
         for waiter in tuple(self._waiters):
@@ -227,8 +235,9 @@ class SimulatedBlocks:
 class SimulatedDiversion:
     """`Diversion`, inside one transaction."""
 
-    def __init__(self, database: OutboxTransaction) -> None:
+    def __init__(self, database: OutboxTransaction, limit_s: float) -> None:
         self._database = database
+        self._limit_s = limit_s
 
     async def way_now(self) -> Way | None:
         return await self.way()
@@ -237,13 +246,13 @@ class SimulatedDiversion:
         return Way(bool(await self._database.ask("way")))
 
     async def begin(self, now_ms: int) -> bool:
-        return bool(await self._database.ask("divert", now_ms))
+        return bool(await self._database.ask("divert", self._limit_s, now_ms))
 
     async def hold(self) -> bool:
-        return bool(await self._database.ask("hold"))
+        return bool(await self._database.ask("hold", self._limit_s))
 
     async def lock(self) -> bool:
-        return bool(await self._database.ask("lock_diversion"))
+        return bool(await self._database.ask("lock_diversion", self._limit_s))
 
     async def ask(self, number: int) -> None:
         """Do nothing: no order rests on it."""
@@ -261,9 +270,11 @@ class SimulatedOutboxDatabase(SimulatedDatabase):
     async def prepare_diversion(self, name: str) -> None:
         pass
 
-    async def diversion(self, database: DatabaseTransaction, name: str) -> SimulatedDiversion:
+    async def diversion(
+        self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None
+    ) -> SimulatedDiversion:
         assert isinstance(database, OutboxTransaction)
-        return SimulatedDiversion(database)
+        return SimulatedDiversion(database, float("inf") if timeout_ms is None else timeout_ms / 1000)
 
     async def prepare_outbox(self) -> None:
         pass
