@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -111,10 +112,14 @@ def test_a_listener_that_sends_the_first_statement_finds_the_mark(face: Face) ->
 @pytest.mark.parametrize("undo", [roll_back_in_part, roll_back_past_sqlalchemy])
 @EACH
 def test_a_hook_that_undoes_what_was_written_right_before_commit(face: Face, undo: Callable[[Session], object]) -> None:
-    """Records were sent and the state may be written by then, so an empty COMMIT would publish them."""
+    """Records were sent and the state may be written by then, so an empty COMMIT would publish them.
+
+    On MySQL the savepoints of the block have ended with the mark, and the server says so.
+    """
+    error = OperationalError if face.name == "mariadb" and undo is roll_back_in_part else RecipeError
     with face.own("session") as session:
         event.listen(getattr(session, "sync_session", session), "before_commit", undo, once=True)
-        with pytest.raises(RecipeError), face.block(session) as block:
+        with pytest.raises(error), face.block(session) as block:
             block.execute("SAVEPOINT s")
             block.put(1)
     with face.block() as block:

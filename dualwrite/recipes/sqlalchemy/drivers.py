@@ -85,18 +85,18 @@ def deciding(connection: sa.Connection) -> CommitMessage:
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------
 
 
-def ended_past_sqlalchemy(connection: sa.Connection) -> TransactionEndedInsideError:
-    """Return the error for a transaction ended past SQLAlchemy, and note the end in its dual write."""
-    transaction = vars(connection).get(ON_CONNECTION)
-    if transaction is not None:
-        transaction.was_ended_past = True
-    return ended_past(_ENDED_PAST)
-
-
 _ENDED_PAST: Final = (
     "the transaction in which this block began was ended bypassing SQLAlchemy; Kafka was not changed, and the "
     "database keeps only changes that a COMMIT made permanent: let the dual write end the transaction"
 )
+
+
+def ended_past_sqlalchemy(connection: sa.Connection, sentence: str = _ENDED_PAST) -> TransactionEndedInsideError:
+    """Return the error for a transaction ended past SQLAlchemy, and note the end in its dual write."""
+    transaction = vars(connection).get(ON_CONNECTION)
+    if transaction is not None:
+        transaction.was_ended_past = True
+    return ended_past(sentence)
 
 
 def notify_of_ends(dialect: sa.Dialect) -> None:

@@ -25,6 +25,8 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     mark_transactions,
     notify_of_ends,
 )
+from dualwrite.recipes.sqlalchemy.engines import is_mysql
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import note_undone
 from dualwrite.recipes.sqlalchemy.own_statements import OWN, execute_as_own
 
 # Remembered here, because `event.contains` identifies an engine by its id(), which a new engine may have inherited from
@@ -148,6 +150,8 @@ def _on_error(context: ExceptionContext) -> None:
     )
     if transaction is not None and not is_refused_commit:
         transaction.remember_failure(context.original_exception, context.statement)
+    if transaction is None and connection is not None and is_mysql(context.dialect):
+        note_undone(connection, context.original_exception, connection.get_transaction())
     if context.sqlalchemy_exception is not None and outcome_of(context.original_exception) is not Outcome.UNKNOWN:
         note_outcome(context.sqlalchemy_exception, outcome_of(context.original_exception))  # it is raised instead
     is_ours = transaction is not None or (connection is not None and OWN in connection.get_execution_options())

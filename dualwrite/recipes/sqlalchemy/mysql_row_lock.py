@@ -1,14 +1,17 @@
-"""MySQL's and MariaDB's lock on the state row, and the proof that the locking transaction is still running."""
+"""MySQL's and MariaDB's lock on the state row, and the proof that a transaction is still the one that began."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import driver_error, is_conflict
+from dualwrite.recipes.sql.transaction_control import Savepoint, Step
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
 
 LOCK_WAIT_TIMEOUT: Final = 1205
@@ -26,29 +29,25 @@ seen. It needs a separate row, because the caller holds the lock on the row in q
 """
 
 _NO_SUCH_SAVEPOINT: Final = 1305
-_MARK: Final = "dualwrite_row_lock"
 _POLL_MS: Final = 20
 
 
-def error_code(error: DBAPIError) -> int | None:
+def error_code(error: BaseException) -> int | None:
     """Return the server's error number: the first argument in every MySQL driver."""
-    arguments = getattr(error.orig, "args", ())
+    arguments = driver_error(error).args
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
 
 def lock_row(connection: sa.Connection, select: str, row: Mapping[str, str], timeout_ms: int | None) -> str | None:
-    """Lock the row that `select` finds, mark the transaction, and return the row's value, or None if there is no row.
+    """Lock the row that `select` finds, and return its value, or None if there is no row.
 
     A locking read returns the newest row, even under REPEATABLE READ, whose plain reads return an older one.
     """
-    value = _locked(
-        lambda how: connection.scalar(cached_text(f"{select} FOR UPDATE{how}"), row), connection, timeout_ms
-    )
-    connection.exec_driver_sql(f"SAVEPOINT {_MARK}")
-    return value
 
+    def lock(how: str) -> str | None:
+        value: str | None = connection.scalar(cached_text(f"{select} FOR UPDATE{how}"), row)
+        return value
 
-def _locked(lock: Callable[[str], str | None], connection: sa.Connection, timeout_ms: int | None) -> str | None:
     if timeout_ms is None:
         return lock("")
     whole_s, rest_ms = divmod(timeout_ms, 1000)
@@ -95,21 +94,71 @@ def lock_wait_limit(connection: sa.Connection, timeout_ms: int = INSERT_TIMEOUT_
     return _lock_wait_limit(connection, -(-timeout_ms // 1000))
 
 
-def is_still_locked(connection: sa.Connection) -> bool:
-    """Return whether the transaction that locked the row is still running."""
-    return is_still_marked(connection, _MARK)
+# ---- the mark -------------------------------------------------------------------------------------------------------
+
+MARK: Final = "dualwrite_block"
+"""The savepoint that exists if, and only if, the transaction in which it was set is still running.
+
+A savepoint ends with its transaction: with COMMIT, with ROLLBACK however it was sent, with the implicit commit of DDL
+and with the implicit rollback of a deadlock, even if a driver reports that only when it closes a cursor, and a library
+ignores it.
+"""
+
+SET_MARK: Final = f"SAVEPOINT {MARK}"
+
+MARK_IS_GONE: Final = (
+    "the transaction in which this block began was ended inside the block, by a statement that bypassed the dual write "
+    "or by the server (a deadlock whose error was swallowed); Kafka was not changed, and the database keeps only "
+    "changes that a COMMIT made permanent: let errors end the block, and let the dual write end its transaction"
+)
 
 
-def is_still_marked(connection: sa.Connection, savepoint: str) -> bool:
-    """Return whether the transaction that set the savepoint is still running, and release the savepoint.
-
-    A savepoint ends with its transaction: with COMMIT, with ROLLBACK however it was sent, with the implicit commit of
-    DDL and with the implicit rollback of a deadlock. So its existence rules all of these out.
-    """
+def is_still_marked(connection: sa.Connection) -> bool:
+    """Return whether the marked transaction is still running, and release the mark."""
     try:
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {savepoint}")
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {MARK}")
     except DBAPIError as error:
         if error_code(error) != _NO_SUCH_SAVEPOINT:
             raise
         return False
     return True
+
+
+def takes_the_mark(savepoint: Savepoint, records: RecordBuffer) -> bool:
+    """Return whether the end of a savepoint, or the way back to it, has ended the mark, because the mark is later.
+
+    The savepoint then proves the same as the mark, which is to be set anew. To be called before `records` follow.
+    """
+    return savepoint.step is not Step.SET and savepoint.name != MARK and not records.knows_savepoint(savepoint.name)
+
+
+# ---- a transaction that was rolled back before a dual write began in it ---------------------------------------------
+
+_UNDONE: Final = "_dualwrite_undone"
+
+
+def note_undone(owner: Any, error: BaseException, transaction: object = None) -> None:
+    """Note in `owner` an error with which the server may have rolled the whole transaction back.
+
+    Later statements are in a new one, and nothing says so. Of lock timeouts the first is noted: it stands for all.
+    """
+    undoes = is_conflict(error)
+    if undoes or (error_code(error) == LOCK_WAIT_TIMEOUT and _noted(owner, transaction) is None):
+        vars(owner)[_UNDONE] = transaction, error
+
+
+def forget_undone(owner: Any) -> None:
+    vars(owner).pop(_UNDONE, None)
+
+
+def undone_by(owner: Any, connection: sa.Connection, transaction: object = None) -> BaseException | None:
+    """Return the error with which the server has rolled the transaction back, None if it has not."""
+    error = _noted(owner, transaction)
+    if error is None or is_conflict(error):
+        return error
+    return error if connection.exec_driver_sql("SELECT @@innodb_rollback_on_timeout").scalar() else None
+
+
+def _noted(owner: Any, transaction: object) -> BaseException | None:
+    of, error = vars(owner).get(_UNDONE, (None, None))
+    return error if of is transaction else None

@@ -42,9 +42,11 @@ from dualwrite.recipes.sqlalchemy.drivers import (
 from dualwrite.recipes.sqlalchemy.examination import file_of
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     LOCK_TIMEOUTS,
+    MARK_IS_GONE,
+    SET_MARK,
     WITNESS_ID,
     error_code,
-    is_still_locked,
+    is_still_marked,
     lock_row,
     lock_wait_limit,
 )
@@ -208,12 +210,16 @@ class OnOthers(SqlAlchemyPort):
     ) -> None:
         """Write the row if it holds the state `previous`, and is locked by this transaction."""
         values = {"id": transactional_id, "previous": str(previous), "new": str(new), "manifest": manifest or None}
-        if self._changed(state_statements.WRITE, values) != 1 or not self._was_held_at_write():
+        changed = self._changed(state_statements.WRITE, values)
+        self._assert_unbroken()
+        if changed != 1:
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
 
-    def _was_held_at_write(self) -> bool:
-        """Return whether the row was still locked when it was written, as far as the database can tell."""
-        return True
+    def _assert_unbroken(self) -> None:
+        """Raise TransactionEndedInsideError if the transaction is another than at the beginning, and that shows.
+
+        To be called once, behind the last statement before `commit`.
+        """
 
     async def witness(self, transactional_id: str) -> str | None:
         """Read the row without a lock, and write, so that a commit proves the durability of everything read."""
@@ -267,6 +273,7 @@ class OnOthers(SqlAlchemyPort):
         self._transaction.assert_has_not_ended()
         added = await self.outbox.add(transactional_id, content)
         assert_holds_locks(self._connection, self._driver)
+        await self._carry(self._assert_unbroken)
         self._transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
         return added
 
@@ -285,10 +292,14 @@ class OnMySql(OnOthers):
 
     def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
         select = self._pin.sql(state_statements.SELECT)
-        return lock_row(self._connection, select, {"id": transactional_id}, timeout_ms)
+        value = lock_row(self._connection, select, {"id": transactional_id}, timeout_ms)
+        if not self._transaction:  # else it was marked when it began
+            self._connection.exec_driver_sql(SET_MARK)
+        return value
 
-    def _was_held_at_write(self) -> bool:
-        return is_still_locked(self._connection)
+    def _assert_unbroken(self) -> None:
+        if not is_still_marked(self._connection):
+            raise ended_past_sqlalchemy(self._connection, MARK_IS_GONE)
 
     def _witness(self, transactional_id: str) -> str | None:
         text = self._value(state_statements.SELECT, transactional_id)

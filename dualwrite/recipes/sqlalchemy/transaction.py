@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_errors import inside_another, partly_failed, warn_of_drop
+from dualwrite.recipes.core.database_errors import inside_another, is_conflict, partly_failed, warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.postgres_steps import CommitMessage
-from dualwrite.recipes.sql.transaction_control import GRAMMARS, POSTGRES, Savepoint, checked, effect_of
+from dualwrite.recipes.sql.transaction_control import GRAMMARS, MYSQL, POSTGRES, Savepoint, checked, effect_of
 from dualwrite.recipes.sqlalchemy.binding import Bind, Binding, binding_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
@@ -33,6 +33,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
 )
 from dualwrite.recipes.sqlalchemy.engines import connections_of
 from dualwrite.recipes.sqlalchemy.events import commit_has_begun
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import SET_MARK, takes_the_mark, undone_by
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
@@ -113,11 +114,15 @@ class SqlAlchemyTransaction:
         self._is_marked = self.connection.dialect.driver in DRIVERS_THAT_MARK
         self._driver_has_begun = in_transaction(self.driver) is True
         self._grammar = GRAMMARS.get(self.connection.dialect.name, POSTGRES)
+        self._is_on_mysql = self._grammar is MYSQL
         self._root = self._binding.root
         self._assert_can_decide(engine)
 
     def _begin_to_watch(self) -> None:
-        """Register for SQLAlchemy's events. Call it last: an interruption may come at once."""
+        """Mark the transaction, and register for events. Call it last: an interruption may come at once."""
+        if self._is_on_mysql:
+            self._failure = undone_by(self.connection, self.connection, self._root)
+            self.connection.exec_driver_sql(SET_MARK)
         vars(self.connection)[ON_CONNECTION] = vars(self._fairy)[ON_CONNECTION] = self
         if self._driver_has_begun:
             mark_late(self.connection)
@@ -146,7 +151,10 @@ class SqlAlchemyTransaction:
     @property
     def holds_back(self) -> bool:
         """Whether the Session has statements that it has not sent yet."""
-        return self.session is not None and not self.session._is_clean()  # noqa: SLF001 - as its own commit() asks
+        if self.session is None:
+            return False
+        is_clean = self.session._is_clean()  # noqa: SLF001 - as its own commit() asks
+        return not is_clean or (self._is_on_mysql and self.session.in_nested_transaction())
 
     @property
     def _is_left_out(self) -> bool:
@@ -158,9 +166,14 @@ class SqlAlchemyTransaction:
         return record is not None and record.fairy_ref is not None and record.fairy_ref() is fairy
 
     def flush(self) -> None:
-        """Send the Session's pending statements. Raises the database's errors, and those of `assert_intact`."""
+        """Send the Session's pending statements. Raises the database's errors, and those of `assert_intact`.
+
+        On MySQL, also release the Session's open savepoints, which end with the mark.
+        """
         assert self.session is not None, "it holds something back"
         self.session.flush()
+        while self._is_on_mysql and (nested := self.session.get_nested_transaction()) is not None:
+            nested.commit()
         self.assert_intact()
 
     def assert_intact(self) -> None:
@@ -370,12 +383,13 @@ class SqlAlchemyTransaction:
         self._is_rolled_back = True
 
     def remember_failure(self, error: BaseException, statement: str | None) -> None:
-        # A missing savepoint means that the server rolled back the whole transaction, as MySQL does after a deadlock.
-        # The effect of an interrupted statement is unknown.
+        # MySQL rolls the whole transaction back after a deadlock, and then a savepoint is missing. The effect of an
+        # interrupted statement is unknown.
         if (
             not self._is_in_savepoint()
             or (statement is not None and effect_of(statement, self._grammar) is not None)
             or not isinstance(error, Exception)
+            or (self._is_on_mysql and is_conflict(error))
         ):
             self._doom_all(error)
 
@@ -407,7 +421,10 @@ class SqlAlchemyTransaction:
             self._driver_has_begun = in_transaction(self.driver) is True
         # Read from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint
         if self._savepoint is not None:
+            takes_the_mark_too = self._is_on_mysql and takes_the_mark(self._savepoint, self._records)
             self._savepoint.follow(self._records)
+            if takes_the_mark_too:
+                self.connection.exec_driver_sql(SET_MARK)
 
     def refuse_second_database(self, connection: sa.Connection) -> None:
         if connection is not self.connection:

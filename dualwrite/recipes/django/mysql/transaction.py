@@ -6,15 +6,15 @@ The application's statements come from Django's cursors, and `guard.py` tracks t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.store import ended_past
-from dualwrite.recipes.django.mysql.guard import MARK, Guard
+from dualwrite.recipes.django.mysql.guard import Guard
+from dualwrite.recipes.sqlalchemy.drivers import ended_past_sqlalchemy
 from dualwrite.recipes.sqlalchemy.events import watch
-from dualwrite.recipes.sqlalchemy.mysql_row_lock import is_still_marked
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import MARK_IS_GONE, undone_by
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 
@@ -30,8 +30,10 @@ class GuardedTransaction(SqlAlchemyTransaction):
     """The transaction that Django has begun on the connection of an engine made by `engine_on`."""
 
     def __init__(self, engine: sa.Engine, records: RecordBuffer) -> None:
-        super().__init__(engine.connect(), engine, records, owned=True)
-        self._guard = Guard(self.driver, records)
+        connection = engine.connect()
+        failure = undone_by(connection.connection.driver_connection, connection)
+        super().__init__(connection, engine, records, owned=True)
+        self._guard = Guard(self.driver, records, failure)
         self._guard.start()
 
     def assert_intact(self) -> None:
@@ -47,11 +49,10 @@ class GuardedTransaction(SqlAlchemyTransaction):
         return True
 
     def flush(self) -> None:
-        """Take the connection over from the application, and check that its transaction is still the same."""
+        """Take the connection over from the application. Raises TransactionEndedInsideError for SET autocommit."""
         self._guard.stop()
-        if not is_still_marked(self.connection, MARK):
-            self.was_ended_past = True
-            raise ended_past(_ENDED)
+        if self.driver.get_autocommit():
+            raise ended_past_sqlalchemy(self.connection, MARK_IS_GONE)
 
     def let_go(self) -> None:
         """Give the driver's connection back to Django as it is, and send nothing; harmless when repeated."""
@@ -64,10 +65,3 @@ class GuardedTransaction(SqlAlchemyTransaction):
         """Roll back, if necessary by dropping the connection. Raises only errors of signal handlers."""
         self._guard.stop()
         super().rollback()
-
-
-_ENDED: Final = (
-    "the transaction was ended inside the block, bypassing Django and the driver's own methods; Kafka was not "
-    "changed, and the database keeps only changes that a COMMIT made permanent: let transaction.atomic() end the "
-    "transaction"
-)

@@ -14,11 +14,12 @@ from sqlalchemy.exc import DBAPIError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
-from dualwrite.recipes.django.mysql.guard import forget_conflict, watch
+from dualwrite.recipes.django.mysql.guard import watch
 from dualwrite.recipes.django.mysql.transaction import GuardedTransaction, engine_on
 from dualwrite.recipes.django.transaction import Begun, Pool
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import forget_undone
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -109,7 +110,7 @@ class MySqlDualWrites(DualWriteWrapper):
         """
         try:
             super()._set_autocommit(autocommit)
-            forget_conflict(self.connection)
+            forget_undone(self.connection)
         except Error as error:
             if not (autocommit and self.has_just_decided):
                 raise  # at the start of a block too: Django would connect again, and go on without a transaction
@@ -119,12 +120,12 @@ class MySqlDualWrites(DualWriteWrapper):
     def _commit(self) -> None:
         super()._commit()
         if self.connection is not None:
-            forget_conflict(self.connection)
+            forget_undone(self.connection)
 
     def _rollback(self) -> None:
         super()._rollback()
         if self.connection is not None:
-            forget_conflict(self.connection)
+            forget_undone(self.connection)
 
     def _close(self) -> None:
         self._drop_dual_write()
