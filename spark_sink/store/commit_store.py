@@ -165,9 +165,11 @@ class CommitStore:
                 return None
             self._check_plan(connection, sink_id, sink.query_id, query_id, batch_id, on_new_checkpoint)
             if self._is_job_decided(connection, sink_id, query_id, batch_id):
+                self._transactions.make_durable(connection)
                 return self._planned(connection, sink_id, None, self._live(connection, sink_id))
             generation = sink.generation + 1
             if query_id is None:
+                self._transactions.make_durable(connection)
                 return self._planned(connection, sink_id, generation, self._live(connection, sink_id), begins_late=True)
             live = self._begin(connection, sink, query_id, on_new_checkpoint, inside)
             newest = None if batch_id is not None else self._newest(connection, sink_id, query_id)
@@ -445,6 +447,7 @@ class CommitStore:
         if stands is not None:
             newest = self._newest(connection, decision.sink_id, decision.query_id)
             rules.check_decided(stands, decision, self._named(connection, decision.winners), newest)
+            self._transactions.make_durable(connection)
             claims = rules.claims_of(self._live(connection, decision.sink_id))
             return Decided(False, stands.records, claims, stands.content_digest)
         return self._decide_anew(connection, decision, claimed, inside)
@@ -511,7 +514,7 @@ class CommitStore:
                 return None
             return Decided(True, stands.records, rules.claims_of(self._live(connection, decision.sink_id)))
 
-        return self._transactions.write(steps)
+        return self._transactions.read_durably(steps)
 
     def is_decided(self, sink_id: str, query_id: str, batch_id: int) -> bool:
         """See `SinkStore.is_decided`."""
@@ -603,9 +606,10 @@ class CommitStore:
             changed = connection.execute(update.values(values)).rowcount == 1
             if changed:
                 self._retired.retire(connection, sink_id, [attempt_id])
-            has_new = changed or has(connection)
+            elif is_there := has(connection):
+                self._transactions.make_durable(connection)
             intact()
-            return has_new
+            return changed or is_there
 
         def has(connection: sa.Connection) -> bool:
             found = sa.select(sa.func.count()).where(
@@ -617,7 +621,7 @@ class CommitStore:
             self._locked_sink(connection, sink_id)  # waits until the lost transaction is committed or rolled back
             return has(connection)
 
-        return self._transactions.decide(steps, lambda: self._transactions.write(resolve))
+        return self._transactions.decide(steps, lambda: self._transactions.read_durably(resolve))
 
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> dict[str, Ended]:
         """See `ClaimStore.record`.

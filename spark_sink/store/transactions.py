@@ -82,11 +82,15 @@ class StoreTransactions:
 
         def witnessed(connection: sa.Connection) -> ResultT:
             result = steps(connection)
-            if not witness(connection):
-                self._leave_no_trace(connection)
+            self.make_durable(connection)
             return result
 
         return self.write(witnessed)
+
+    def make_durable(self, connection: sa.Connection) -> None:
+        """Let the COMMIT of this transaction, which has only read, wait until the rows that it read are durable."""
+        if not witness(connection):
+            self._leave_no_trace(connection)
 
     def decide(
         self, steps: Callable[[sa.Connection, Intact], ResultT], resolve: Callable[[], ResultT | None]

@@ -411,6 +411,39 @@ def test_winners_must_be_prepared(store: AnyStore, sink: str, status: str) -> No
     assert store.claims(sink, [Verdict.COMMIT]) == ()
 
 
+def test_claims_are_handed_out_durably(engine: sa.Engine, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision that is found may be visible and not on the disk yet: a call that changes nothing makes it so."""
+    store, job = CommitStore(engine), query_id_of_job("nightly", None)
+    monkeypatch.setattr("spark_sink.store.transactions.witness", lambda connection: False)
+    leave_no_trace, written = store._transactions._leave_no_trace, list[sa.Connection]()
+
+    def leave(connection: sa.Connection) -> None:
+        leave_no_trace(connection)
+        written.append(connection)
+
+    monkeypatch.setattr(store._transactions, "_leave_no_trace", leave)
+    generation = plan(store, sink, job)
+    lease = store.lease(sink, generation, TaskIdentity(job, 0, 0, 1, "host-1"))
+    assert lease is not None
+    attempt_id = lease.attempt_id
+    store.mark_prepared(attempt_id, PREPARED, records=2)
+    taken = decision(sink, generation, attempt_id, query_id=job)
+    store.decide(taken, FAIL)
+    assert written == [], "the decision is a change itself"
+    store.replace(sink, attempt_id, STATE, OTHER)
+    calls: list[Callable[[], object]] = [
+        lambda: store.plan(sink, query_id=job, batch_id=0, on_new_checkpoint=FAIL).claims,
+        lambda: store.plan(sink, query_id=None, on_new_checkpoint=FAIL).claims,
+        lambda: store.decide(taken, FAIL).claims,
+        lambda: store.resolve(taken),
+        lambda: store.replace(sink, attempt_id, STATE, OTHER),
+    ]
+    for number, call in enumerate(calls, 1):
+        assert call()
+        assert len(written) == number
+    assert store.sinks() == [row for row in store.sinks() if "/" not in row.sink_id]
+
+
 def test_what_fails_inside_the_decision_undoes_it(store: AnyStore, sink: str) -> None:
     if not isinstance(store, CommitStore):
         pytest.skip("nothing runs inside a record")
