@@ -260,7 +260,10 @@ class JobWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the job, in the committer; Spark calls this once."""
-        self._commit(_results(messages) or [self._no_result], self._job, self._batch_id, None)
+        results = _results(messages)
+        if len(results) < len(messages):
+            raise SinkError(f"a task of {self._job} has reported nothing, so nothing is committed; run the job again")
+        self._commit(results or [self._no_result], self._job, self._batch_id, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the job, in the committer."""

@@ -317,6 +317,7 @@ def check_store_url(name: str, url: str) -> None:
         raise SinkOptionError(f"{name} is not a SQLAlchemy URL, such as postgresql+psycopg://user@host/name")
     if url.startswith("sqlite") and (re.fullmatch(r"[a-z0-9_+]+:///?", url) or ":memory:" in url):
         raise SinkOptionError(f"{name} is a SQLite database in memory, which only one process can use; give a file")
+    _check_sqlite_path(name, url)
 
 
 def store_url(options: StoreOptions) -> str:
@@ -442,6 +443,11 @@ def check_catalog_url(name: str, url: str) -> None:
             "sqlite:////lake/catalog.db; nothing was written. Only Iceberg catalogs in such a database are supported: "
             "REST, Glue, Hive and other catalogs are not"
         )
+    _check_sqlite_path(name, url)
+
+
+def _check_sqlite_path(name: str, url: str) -> None:
+    """Raise SinkOptionError for a relative path: the processes of a sink have different working directories."""
     if url.startswith("sqlite") and not re.match(r"sqlite(\+[a-z0-9_]+)?:////", url):
         raise SinkOptionError(
             f"{name}: the file of a SQLite database must be an absolute path, as in sqlite:////lake/c.db; "

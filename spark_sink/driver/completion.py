@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
 from dualwrite.decisions.republish import Fate, Judgement, judge, judge_by_log
-from dualwrite.errors import DualWriteError, PreparedTransactionLost
+from dualwrite.errors import DualWriteError, KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, may_retry, release, wait_for
@@ -253,6 +253,9 @@ class Completion:
                 judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms, others)
         except ValueError as error:
             return ended_by(SinkError(f"the row of attempt {claim.attempt_id} cannot be used: {error}"))
+        except KafkaTimeoutError as error:
+            limit = f"not known within kafka.max.block.ms={self._calls.step_timeout_ms}, which a long log may exceed"
+            return ended_by(KafkaTimeoutError(f"{error} ({limit}; nothing was changed)"))
         except DualWriteError as error:
             return ended_by(error)
         return _Judged(claim, producer, judgement)

@@ -512,6 +512,8 @@ class CommitStore:
             stands = self._found(connection, decision.sink_id, decision.query_id, decision.batch_id)
             if stands is None:
                 return None
+            newest = self._newest(connection, decision.sink_id, decision.query_id)
+            rules.check_resolved(stands, decision, self._named(connection, decision.winners), newest)
             return Decided(True, stands.records, rules.claims_of(self._live(connection, decision.sink_id)))
 
         return self._transactions.read_durably(steps)

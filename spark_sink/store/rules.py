@@ -219,6 +219,12 @@ def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]
         )
 
 
+def check_resolved(row: BatchRow, decision: Decision, own: Collection[AttemptRow], newest: int | None) -> None:
+    """Raise as `check_decided` does unless the decision that is found after a lost COMMIT is that one."""
+    if (row.batch_id, row.generation) != (decision.batch_id, decision.generation):
+        check_decided(row, decision, own, newest)
+
+
 _CHOSEN: Final = frozenset({AttemptStatus.COMMITTING, AttemptStatus.COMMITTED, AttemptStatus.LOST})
 CONDEMNABLE: Final = frozenset(before(AttemptEvent.CONDEMN))
 

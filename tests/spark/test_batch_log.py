@@ -16,7 +16,9 @@ from spark_sink.driver import batch_log
 from spark_sink.driver.batch_log import MANY_TRANSACTIONS, log_batch, log_completed
 from spark_sink.driver.finisher import CommitSummary, Tally
 from spark_sink.driver.phases import PhaseTimes
-from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
+from spark_sink.errors import SinkError
+from spark_sink.face import JobWriter
+from spark_sink.handoff import BatchName, Plan, TaskOutcome, TaskResult
 from spark_sink.open_sinks import sink_of
 from spark_sink.options import SinkOptions, parse
 from spark_sink.store.tables import BatchInDoubt, BatchRow, BatchStatus
@@ -95,7 +97,7 @@ from spark_sink.handoff import Plan
 from spark_sink.options import parse
 from spark_sink.driver.finisher import CommitSummary
 from spark_sink.driver.phases import PhaseTimes
-options = parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"})
+options = parse({"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:////f", "topic": "t"})
 sink = SimpleNamespace(commit=lambda *results, **about: CommitSummary(True, 0, 0, 0, 0, 0, PhaseTimes()))
 JobWriter(options, lambda _: sink, Plan("s", 1), "job:1").commit([])
 """
@@ -119,6 +121,12 @@ class FakeSink:
 
 def open_fake(options: SinkOptions) -> Any:
     return FakeSink(options)
+
+
+def test_a_job_whose_task_has_reported_nothing_is_not_committed() -> None:
+    given = {"sinkId": "s", "kafka.bootstrap.servers": "b:1", "commitStore.url": "sqlite:////s", "topic": "t"}
+    with pytest.raises(SinkError, match="a task of job:1 has reported nothing"):
+        JobWriter(parse(given), open_fake, Plan("s", 1), "job:1").commit([None])
 
 
 def test_a_worker_keeps_the_sinks_it_used_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -411,6 +411,15 @@ def test_winners_must_be_prepared(store: AnyStore, sink: str, status: str) -> No
     assert store.claims(sink, [Verdict.COMMIT]) == ()
 
 
+def test_another_driver_s_decision_is_not_resolved_as_its_own(store: AnyStore, sink: str) -> None:
+    mine = decision(sink, generation := plan(store, sink), prepared(store, sink, generation))
+    assert store.resolve(mine) is None
+    decided(store, sink)
+    with pytest.raises(SinkError, match="tasks have written it again"):
+        store.resolve(mine)
+    assert status_of(store, sink, mine.winners[0]) is AttemptStatus.ABORTING
+
+
 def test_claims_are_handed_out_durably(engine: sa.Engine, sink: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decision that is found may be visible and not on the disk yet: a call that changes nothing makes it so."""
     store, job = CommitStore(engine), query_id_of_job("nightly", None)

@@ -106,6 +106,7 @@ def test_values_may_be_python_s_where_options_are_a_mapping() -> None:
         ("commitStore.url", "db/app", "is not a SQLAlchemy URL"),
         ("commitStore.url", "sqlite://", "in memory"),
         ("commitStore.url", "sqlite:///:memory:", "in memory"),
+        ("commitStore.url", "sqlite:///store.db", "absolute path"),
         ("commitStore.urlEnv", "URL", "set either commitStore.url,"),
         ("topic", ["a"], "must be a string, a number or true or false, not a list"),
         ("SINKID", "again", "given twice"),

@@ -47,7 +47,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 def test_a_task_loads_nothing_that_only_others_need() -> None:
     """A Python worker unpickles the writer for its first task. If there are rows, it opens a Kafka transaction."""
-    given = {"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:///f", "topic": "t"}
+    given = {"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:////f", "topic": "t"}
     writer = pickle.dumps(StreamWriter(parse(given), DualWriteKafka.open_sink, Plan("s", 1)))
     unpickle = f"import pickle; pickle.loads({writer!r})"
     write = "import spark_sink.attempt.task_transaction"

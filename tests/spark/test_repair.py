@@ -737,7 +737,7 @@ def test_a_log_that_cannot_be_read_now_is_read_again_later(site: RepairSite) -> 
     site.decided("a")
     let_end(site, Way.TIMEOUT)
     refusal = site.world.faults.add(Fault(api="Fetch", action=Error("KAFKA_STORAGE_ERROR"), count=None))
-    with pytest.raises(SinkError, match="could not be completed"):
+    with pytest.raises(SinkError, match=r"not known within kafka\.max\.block\.ms=300"):
         site.sink(kafka__max__block__ms=300, commit__retries=0).finish()
     assert len(site.attempts(AttemptStatus.COMMITTING)) == 1
     refusal.remove()

@@ -253,8 +253,7 @@ def decide(rows: SinkRows, decision: Decision, policy: OnNewCheckpoint) -> Step[
     claimed = rules.query_to_claim(decision.sink_id, rows.query_id, decision.query_id, policy)
     stands = rows.found(decision.query_id, decision.batch_id)
     if stands is not None:
-        own = [row for each in decision.winners if (row := rows.attempt(each)) is not None]
-        rules.check_decided(stands, decision, own, rows.newest(decision.query_id))
+        rules.check_decided(stands, decision, _own(rows, decision), rows.newest(decision.query_id))
         return known(Decided(False, stands.records, rows.claims(), stands.content_digest))
     live = rows.live()
     losers = rules.losers(decision, live)
@@ -287,7 +286,14 @@ def _decision_put(decision: Decision, generation: int | None, *, nothing_left: b
 def decided(rows: SinkRows, decision: Decision) -> Step[Decided | None]:
     """Return the stored decision, for `SinkStore.resolve`."""
     stands = rows.found(decision.query_id, decision.batch_id)
-    return known(None if stands is None else Decided(True, stands.records, rows.claims()))
+    if stands is None:
+        return known(None)
+    rules.check_resolved(stands, decision, _own(rows, decision), rows.newest(decision.query_id))
+    return known(Decided(True, stands.records, rows.claims()))
+
+
+def _own(rows: SinkRows, decision: Decision) -> list[AttemptRow]:
+    return [row for each in decision.winners if (row := rows.attempt(each)) is not None]
 
 
 def is_decided(rows: SinkRows, query_id: str, batch_id: int) -> Step[bool]:
