@@ -97,6 +97,9 @@ class _CheckedAdmin:
     def may_write_with(self, transactional_id: str) -> bool:
         return True
 
+    def find_hanging(self, topic: str, **_: object) -> tuple[()]:
+        return ()  # it only reports, and reads no state of these worlds
+
     def describe_transactions(
         self, ids: list[str], timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription | None]:
