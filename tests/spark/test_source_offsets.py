@@ -402,7 +402,8 @@ def test_a_deleted_topic(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     assert found.ranges(end, found.latest(end)) == [OffsetRange(B0, 3, 5, "b-id")]
 
 
-def test_a_topic_that_a_broker_does_not_know_yet() -> None:
+def test_a_topic_that_a_broker_does_not_know_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 60.0)
     found = planner({A0: (0, 8, 8)}, subscribe="a,b")
     cluster: KnownCluster = found.cluster  # type: ignore[assignment]
     answers = [{}, {"a": [0]}, {"a": [0], "b": [0]}]
