@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dualwrite.admin import TransactionAdmin, TransactionDescription
+from dualwrite.admin import HangingTransaction, TransactionAdmin, TransactionDescription
 from dualwrite.cli.colours import meaning_of
 from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
 from dualwrite.cli.failures import LEFT, sentence
@@ -30,12 +30,12 @@ from dualwrite.cli.output import (
     print_table,
     table,
 )
-from dualwrite.errors import AdminError, DualWriteError, KafkaError
+from dualwrite.errors import DualWriteError, KafkaError
 from dualwrite.hanging import next_step, pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.judge import REFUSALS
 from dualwrite.recipes.core.proof import settled_text
-from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging
+from dualwrite.recipes.recovery.hanging_elsewhere import MOST_MS, find_hanging
 from dualwrite.recipes.recovery.overview import Standing, ids_in_database, standing
 from dualwrite.recipes.recovery.seen import Cluster, cluster_of
 from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS
@@ -131,9 +131,11 @@ def command(
     wanted = Wanted(prefix, schema, topics)
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
-            found = look(admin, engine, wanted)
+            found, unseen = look(admin, engine, wanted)
             _show_once(found, as_json=as_json)
-            ctx.exit(LEFT if any(map(_is_wrong, found)) else 0)
+            for each in unseen:
+                click.echo(f"not searched for transactions that hang: {each}", err=True)
+            ctx.exit(LEFT if unseen or any(map(_is_wrong, found)) else 0)
         else:
             show_live(lambda width: _view(admin, engine, wanted, width, access.reach_ms), interval)
 
@@ -169,8 +171,8 @@ def _view(
     clock = time.strftime("%H:%M:%S")
     try:
         try:
-            found = look(admin, engine, wanted, timeout_ms)
-            title = _title(clock, found, engine is not None)
+            found, unseen = look(admin, engine, wanted, timeout_ms)
+            title = _title(clock, found, engine is not None) + "".join(f"; not searched: {each}" for each in unseen)
         except KafkaError as error:
             title = f"{clock}  {sentence(error)}"
             found = [] if engine is None else _by_database_alone(engine, wanted)
@@ -218,8 +220,11 @@ def look(
     engine: sa.Engine | None,
     wanted: Wanted,
     timeout_ms: int | None = None,
-) -> list[Line]:
-    """Return the lines, oldest first, and those that hang. `timeout_ms` bounds each request to Kafka."""
+) -> tuple[list[Line], list[str]]:
+    """Return the lines, oldest first, those that hang behind them; and why a topic was not searched for such.
+
+    `timeout_ms` bounds each request to Kafka.
+    """
     prefix, schema, _ = wanted
     listed = [row for row in admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms) if row.state in _OPEN]
     ids = [row.transactional_id for row in listed]
@@ -228,35 +233,29 @@ def look(
     described = admin.describe_transactions(asked, timeout_ms=timeout_ms) if asked else {}
     now_ms = int(time.time() * 1000)
     if engine is None or not known:
-        return lines_of(described, known, now_ms, _NO_CLUSTER)
+        return lines_of(described, known, now_ms, _NO_CLUSTER), []
     cluster = cluster_of(admin, timeout_ms=timeout_ms)
     lines = lines_of(described, known, now_ms, cluster)
     if any(_is_wrong(line) for line in lines):  # unless the row was older than the description
         known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
         lines = lines_of(described, known, now_ms, cluster)
-    return lines + _hanging(admin, known, wanted.topics, timeout_ms)
-
-
-def _hanging(
-    admin: TransactionAdmin, known: Mapping[str, StoredRow], topics: tuple[str, ...], timeout_ms: int | None
-) -> list[Line]:
     unseen: list[str] = []
-    found = find_hanging(admin, known, topics, unseen, min_age_ms=DEFAULT_MIN_AGE_MS, timeout_ms=timeout_ms)
-    if unseen:
-        raise AdminError(f"not all topics could be searched for transactions that hang: {'; '.join(unseen)}")
-    now_ms = int(time.time() * 1000)
-    return [
-        Line(
-            transactional_id=each.transactional_id or "",
-            state="Ongoing",
-            age_ms=max(now_ms - each.last_timestamp_ms, 0),
-            database=_HANGS,
-            pair=str(pair_of(each)),
-            topic_partitions=("-".join(map(str, each.topic_partition)),),
-            next_step=next_step(each),
-        )
-        for each in found
-    ]
+    found = find_hanging(
+        admin, known, wanted.topics, unseen, min_age_ms=DEFAULT_MIN_AGE_MS, timeout_ms=timeout_ms or MOST_MS
+    )
+    return lines + [_line_of(each, now_ms) for each in found], unseen
+
+
+def _line_of(hanging: HangingTransaction, now_ms: int) -> Line:
+    return Line(
+        transactional_id=hanging.transactional_id or "",
+        state="Ongoing",
+        age_ms=max(now_ms - hanging.last_timestamp_ms, 0),
+        database=_HANGS,
+        pair=str(pair_of(hanging)),
+        topic_partitions=("-".join(map(str, hanging.topic_partition)),),
+        next_step=next_step(hanging),
+    )
 
 
 _NO_CLUSTER: Final = Cluster("", 0, lambda _: True)

@@ -47,7 +47,8 @@ class Kill(NamedTuple):
 def plant(mutant: Mutant, directory: Path) -> None:
     """Copy the code into a directory, with the mistakes. Raises ValueError if a line does not stand there once."""
     for name in _COPIED:
-        shutil.copytree(ROOT / name, directory / name)
+        # compiled files save seconds; those that another process is just writing vanish in the middle
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copy(ROOT / "tests" / "__init__.py", directory / "tests")
     for edit in mutant.edits:
         path = directory / edit.file

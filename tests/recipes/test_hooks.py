@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.event.api import _event_key
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError
@@ -96,13 +98,19 @@ def test_an_error_after_the_commit_does_not_undo_it(
     scenario.assert_both_sides_agree("1")
 
 
-def test_a_listener_that_translates_errors_hides_none(scenario: Scenario) -> None:
+@pytest.mark.parametrize("of_class", [False, True])
+def test_a_listener_that_translates_errors_hides_none(
+    scenario: Scenario, of_class: bool, request: pytest.FixtureRequest
+) -> None:
     """SQLAlchemy calls no listener behind one that raises."""
 
-    @event.listens_for(scenario.database.engine, "handle_error")
     def translate(context: sa.ExceptionContext) -> None:
         raise InjectedError from context.original_exception
 
+    target: Any = sa.Engine if of_class else scenario.database.engine
+    key = _event_key(target, "handle_error", translate)
+    key.base_listen()  # `listen` would leave a mark on all dialects
+    request.addfinalizer(key.remove)
     with scenario.writer() as writer:
         with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
             put(tx, scenario, 1)

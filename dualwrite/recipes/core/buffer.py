@@ -104,7 +104,8 @@ class RecordBuffer:
         self._entries: list[BufferedRecord | BufferedOffsets] = []
         self._takes_offsets = False  # whether there may be offsets among the entries
         self._bytes = 0
-        self._closed = False
+        self.is_closed = False
+        """Whether records are refused, because the decision is being made."""
         self._savepoints: list[_Savepoint] = []
         self._refused: list[BaseException] = []
         self.refused: BaseException | None = None
@@ -139,7 +140,7 @@ class RecordBuffer:
 
         Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError.
         """
-        if self._closed:
+        if self.is_closed:
             self._assert_open()
         topic = checked_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)
@@ -173,15 +174,10 @@ class RecordBuffer:
                 f"bytes would exceed max_buffered_bytes={self._max_bytes}; the record was refused, and neither "
                 "database nor Kafka is changed: send less in one block, or raise the limit"
             )
-        if self._closed:  # since `send` began
+        if self.is_closed:  # since `send` began
             self._assert_open()
         self._entries.append(entry)
         self._bytes += size
-        if self._closed:
-            raise IllegalStateError(
-                "this dual write was ended while another thread sent a record in it, which may not have been sent: let "
-                "the block wait for its threads"
-            )
 
     @property
     def has_offsets(self) -> bool:
@@ -190,10 +186,10 @@ class RecordBuffer:
 
     def close(self) -> None:
         """Refuse further records: the decision is being made."""
-        self._closed = True
+        self.is_closed = True
 
     def _assert_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise IllegalStateError(
                 "this dual write has ended, so the record was not sent: send inside the `with` block; hooks that run "
                 "inside the database commit are too late"

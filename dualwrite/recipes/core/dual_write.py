@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dualwrite.client.transactions.states import WHAT_NEXT, Call
-from dualwrite.errors import WHAT_TO_DO, ErrorClass, InvalidRecordError, KafkaError, TransactionDoomedError
+from dualwrite.errors import (
+    WHAT_TO_DO,
+    ErrorClass,
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaError,
+    TransactionDoomedError,
+)
 from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
@@ -167,10 +174,13 @@ class DualWrite:
         and IllegalStateError after the block has ended, which includes `before_commit` hooks.
         """
         try:
-            return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
+            record = self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
         except BaseException as error:
             self._doom(error)
             raise
+        if self.progress.records.is_closed:
+            raise IllegalStateError(_ENDED_MEANWHILE)
+        return record
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
         """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
@@ -240,6 +250,10 @@ def note_rollback(write: DualWriteProgress) -> None:
 # ---- the errors of a producer in the words of a block, whose user has no producer to call ---------------------------
 
 _REPEAT: Final = "repeat the block"
+_ENDED_MEANWHILE: Final = (
+    "this dual write was ended while another thread sent a record in it, which is sent with it or not at all: let the "
+    "block wait for its threads"
+)
 
 _ADVICE: Final[dict[str, str]] = {
     **dict.fromkeys(WHAT_NEXT.values(), _REPEAT),

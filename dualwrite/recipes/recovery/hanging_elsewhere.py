@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -13,6 +15,8 @@ from dualwrite.recipes.core.proof import manifest_of
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
 _UNKNOWN_TOPIC: Final = 3
+MOST_MS: Final = 10_000
+"""How long the search takes at most: a topic without a leader would otherwise take the whole time limit."""
 
 
 def topics_of(rows: Iterable[StoredRow]) -> set[str]:
@@ -38,19 +42,26 @@ def find_hanging(
     unseen: list[str],
     *,
     min_age_ms: int,
-    timeout_ms: int | None = None,
+    timeout_ms: int = MOST_MS,
+    stopped: threading.Event | None = None,
 ) -> list[HangingTransaction]:
     """Return what hangs under the ids of `rows`, by Kafka's names, in `topics` and in those of the rows' manifests.
 
     Transactions of ids that no coordinator knows are left out: they may belong to other applications. Appends to
     `unseen` why a topic was not searched; but not for one that only a manifest names, which was deleted since or may
-    not be read.
+    not be read. All topics together take at most about `timeout_ms`, or MOST_MS, because this only reports; and none
+    begins once `stopped` is set.
     """
     found: list[HangingTransaction] = []
+    deadline_s = time.monotonic() + min(timeout_ms, MOST_MS) / 1000
     for topic in sorted({*topics, *topics_of(rows.values())}):
+        left_ms = int((deadline_s - time.monotonic()) * 1000)
+        if left_ms <= 0 or (stopped is not None and stopped.is_set()):
+            unseen.append(f"topic {topic!r} and those behind it were not searched for transactions that hang")
+            break
         failures: list[KafkaError] = []
         try:
-            found += admin.find_hanging(topic, max_transaction_timeout_ms=min_age_ms, timeout_ms=timeout_ms)
+            found += admin.find_hanging(topic, max_transaction_timeout_ms=min_age_ms, timeout_ms=left_ms)
         except IncompleteAnswerError as error:
             found += error.partial
             failures += error.failures.values()

@@ -121,6 +121,7 @@ class RecoveryService:
         watch(self._engine)
         self._schema = schema_for(engine, schema)
         self._min_age_ms = min_age_ms
+        self._timeout_ms = timeout_ms
         self._clock = clock
         connection: dict[str, Any] = {"unreachable_timeout_ms": None, **settings, "max_block_ms": timeout_ms}
         KafkaSettings("checked-before-use", connection)
@@ -228,8 +229,7 @@ class RecoveryService:
             if progress is not None:
                 progress(number, len(descriptions))
         told = tuple(each for each in results if each.action is not Action.NOTHING)
-        if not (stopped is not None and stopped.is_set()):
-            told += self._hanging(rows, identity, told, unseen)
+        told += self._hanging(rows, identity, told, unseen, stopped)
         return RecoveryReport(told, len(results) - len(told), tuple(unseen), apply, completion.taken_out)
 
     def _check_right(self, kafka_ids: Sequence[str], unseen: list[str]) -> None:
@@ -259,12 +259,25 @@ class RecoveryService:
         return described
 
     def _hanging(
-        self, rows: Mapping[str, StoredRow], identity: DatabaseIdentity, told: Sequence[Found], unseen: list[str]
+        self,
+        rows: Mapping[str, StoredRow],
+        identity: DatabaseIdentity,
+        told: Sequence[Found],
+        unseen: list[str],
+        stopped: threading.Event | None,
     ) -> tuple[Found, ...]:
         """Return the transactions that hang besides those that rows name and that are told of already."""
         by_kafka_id = {identity.kafka_id(name): row for name, row in rows.items()}
         named = {(each.kafka_transactional_id, each.row) for each in told if each.action is Action.HANGS}
-        hanging = find_hanging(self._admin, by_kafka_id, self._topics, unseen, min_age_ms=self._min_age_ms)
+        hanging = find_hanging(
+            self._admin,
+            by_kafka_id,
+            self._topics,
+            unseen,
+            min_age_ms=self._min_age_ms,
+            timeout_ms=self._timeout_ms,
+            stopped=stopped,
+        )
         return tuple(
             found_hanging(identity.name_of(kafka_id) or kafka_id, by_kafka_id[kafka_id].state, each)
             for each in hanging

@@ -53,11 +53,9 @@ def watch(engine: sa.Engine) -> None:
 
 
 def _watch_dialect(engine: sa.Engine) -> None:
-    # Before other listeners: SQLAlchemy calls none behind one that raises, as one does that translates errors.
-    engine.dialect._has_events = True  # noqa: SLF001 - as `event.listen` sets, which ignores `insert` here
-    _event_key(engine, "handle_error", _on_error).base_listen(insert=True)
+    engine.dialect._has_events = True  # noqa: SLF001 - as `event.listen` sets, for `_on_error` too
     for name, listener in _ON_STATEMENTS.items():
-        # before listeners that send the statement themselves
+        # before listeners that send the statement themselves; `event.listen` ignores `insert` here
         _event_key(engine, name, listener).base_listen(insert=True)
     event.listen(engine, "reset", partial(_roll_back_unfinished, engine.dialect))
     notify_of_ends(engine.dialect)
@@ -150,13 +148,20 @@ def _on_error(context: ExceptionContext) -> None:
     )
     if transaction is not None and not is_refused_commit:
         transaction.remember_failure(context.original_exception, context.statement)
-    if transaction is None and connection is not None and is_mysql(context.dialect):
+    is_foreign = context.dialect not in _watched
+    if transaction is None and connection is not None and is_mysql(context.dialect) and not is_foreign:
         note_undone(connection, context.original_exception, connection.get_transaction())
     if context.sqlalchemy_exception is not None and outcome_of(context.original_exception) is not Outcome.UNKNOWN:
         note_outcome(context.sqlalchemy_exception, outcome_of(context.original_exception))  # it is raised instead
     is_ours = transaction is not None or (connection is not None and OWN in connection.get_execution_options())
     if is_ours and context.dialect.name == "sqlite":
         _keep_interrupted_connection(context)
+
+
+# Before all other listeners, those of the class too: SQLAlchemy calls none behind one that raises, as one does that
+# translates errors. It calls listeners of the class only for dialects with `_has_events`.
+_of_all_engines: Any = sa.Engine
+_event_key(_of_all_engines, "handle_error", _on_error).base_listen(insert=True)
 
 
 def _keep_interrupted_connection(context: ExceptionContext) -> None:
