@@ -33,7 +33,7 @@ class Rows:
     def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
         return {each: self._rows[each] for each in attempt_ids}
 
-    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+    def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
         return frozenset(states) & {each.state for each in self._rows.values()}
 
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:

@@ -81,9 +81,9 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         """Return the transaction that published the aborted records of all these partitions again; None without one.
 
         Reads the log of one of them from the aborted records to its end, and the others only for a transaction of
-        another producer id, which must have the records of each. `undecided` is an open transaction that is going to be
-        aborted, and `others` are known to be no repair. Changes nothing. Raises `KafkaTimeoutError` if the end is not
-        reached in time (nothing was changed; ask again), and else as `end_of()`.
+        another producer id, which must have the records of each that still has any. `undecided` is an open transaction
+        that is going to be aborted, and `others` are known to be no repair. Changes nothing. Raises `KafkaTimeoutError`
+        if the end is not reached in time (nothing was changed; ask again), and else as `end_of()`.
         """
         return self._read(self._read_repair(manifest, parts, undecided, timeout_ms, others))
 

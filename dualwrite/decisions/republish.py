@@ -86,6 +86,15 @@ async def judge(
     return judgement
 
 
+def is_elsewhere(row: PreparedTxnState, text: str, cluster_id: str) -> bool:
+    """Return whether `text`, the manifest of `row`, names another Kafka cluster; False if it names none."""
+    try:
+        manifest = Manifest.beside(row, text)
+    except ValueError:
+        return False
+    return manifest is not None and manifest.is_elsewhere(cluster_id)
+
+
 async def _unless_repaired(
     producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int, others: Collection[PreparedTxnState]
 ) -> Judgement:

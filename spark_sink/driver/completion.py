@@ -225,8 +225,12 @@ class Completion:
         Two tasks may write equal records at the same time. Every committed transaction is in a row before.
         """
         endings, judged = apart(wanted, self._calls.all(wanted, self._judge))
-        repairs = {each.claim.attempt_id: each.judgement.repair for each in judged if each.judgement is not None}
-        taken = rows.named([repair for repair in repairs.values() if repair is not None])
+        by_log = {each.claim.attempt_id: each.judgement for each in judged if each.judgement is not None}
+        repairs = {attempt_id: each.repair for attempt_id, each in by_log.items() if each.repair is not None}
+        cluster_id = max(
+            (each.manifest.cluster_id for each in by_log.values() if each.manifest is not None), default=""
+        )
+        taken = rows.named(list(repairs.values()), cluster_id)
         if not taken:
             return endings, judged
         doubted = [each for each in wanted if repairs.get(each.claim.attempt_id) in taken]

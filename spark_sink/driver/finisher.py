@@ -93,9 +93,9 @@ class StoredClaims:
         self._pause(PausePoint.BEFORE_COMPLETION)
         return still
 
-    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+    def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
         """See `ClaimRows.named`."""
-        return self._store.named(states) if states else frozenset()
+        return self._store.named(states, cluster_id) if states else frozenset()
 
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """See `ClaimRows.replace`."""

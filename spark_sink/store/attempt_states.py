@@ -96,6 +96,12 @@ class Prepared(NamedTuple):
     manifest: str = ""
     """Empty if unknown."""
 
+    def is_elsewhere(self, cluster_id: str) -> bool:
+        """Return whether it was prepared in another Kafka cluster; False if that is unknown."""
+        from dualwrite.decisions.republish import is_elsewhere  # loads a client, which a store alone does not need
+
+        return is_elsewhere(self.state, self.manifest, cluster_id)
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -116,8 +122,8 @@ class ClaimRows(Protocol):
     def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
         """Return those of the given attempts that still have the same verdict, as their rows are now."""
 
-    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
-        """Return those of these prepared states that the row of any attempt has."""
+    def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
+        """Return those of these prepared states, of this Kafka cluster, that the row of any attempt has."""
 
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """Replace `old` in the row by `new`, if it is still there and still to be committed; durably.

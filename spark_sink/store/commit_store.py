@@ -589,12 +589,13 @@ class CommitStore:
             if VERDICTS.get(AttemptStatus(status)) is wanted[attempt_id]
         }
 
-    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+    def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
         """See `ClaimStore.named`."""
-        state = self._attempt.c.prepared_state
-        query = sa.select(state).where(state.in_(list(map(str, states))))
-        found = self._transactions.read(lambda connection: connection.scalars(query).all())
-        return frozenset(map(PreparedTxnState, found))
+        t = self._attempt.c
+        query = sa.select(t.prepared_state, t.manifest).where(t.prepared_state.in_(list(map(str, states))))
+        found = self._transactions.read(lambda connection: connection.execute(query).all())
+        rows = [Prepared(PreparedTxnState(state), manifest or "") for state, manifest in found]
+        return frozenset(row.state for row in rows if not row.is_elsewhere(cluster_id))
 
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """See `ClaimStore.replace`."""

@@ -195,8 +195,11 @@ class ClaimStore(ReachableStore, Protocol):
         one only if it was read `durably`.
         """
 
-    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
-        """Return those of these prepared states that the row of any attempt of any sink has."""
+    def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
+        """Return those of these prepared states that the row of any attempt of any sink has.
+
+        A row whose manifest names another Kafka cluster does not count: there, the same pair is another transaction.
+        """
 
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """Replace the transaction of a COMMITTING attempt by the one in which its records were published again.

@@ -55,8 +55,9 @@ class Rows:
     def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
         return {attempt_id: self._stored[attempt_id] for attempt_id in self._wanted(attempt_ids)}
 
-    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
-        return frozenset(states) & {each.state for each in self._stored.values()}
+    def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
+        rows = self._stored.values()
+        return frozenset(states) & {each.state for each in rows if not each.is_elsewhere(cluster_id)}
 
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         if self._stored[attempt_id].state == old:

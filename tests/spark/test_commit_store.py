@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.errors import (
     AttemptCondemnedError,
@@ -409,6 +411,16 @@ def test_winners_must_be_prepared(store: AnyStore, sink: str, status: str) -> No
         store.decide(decision(sink, generation, good, bad), FAIL)
     assert store.batches(sink) == []
     assert store.claims(sink, [Verdict.COMMIT]) == ()
+
+
+def test_a_transaction_of_another_cluster_is_not_named(store: AnyStore, sink: str) -> None:
+    generation = plan(store, sink)
+    here, unknown = PreparedTxnState(f"{uuid.uuid4().int >> 66}:3"), PreparedTxnState(f"{uuid.uuid4().int >> 66}:4")
+    text = str(Manifest(here, "here", (), has_offsets=False))
+    for partition, row in enumerate([Prepared(here, text), Prepared(unknown, "")]):
+        store.mark_prepared(leased(store, sink, generation, 0, partition), row, records=0)
+    assert store.named([here, unknown], "here") == {here, unknown}
+    assert store.named([here, unknown], "elsewhere") == {unknown}
 
 
 def test_another_driver_s_decision_is_not_resolved_as_its_own(store: AnyStore, sink: str) -> None:

@@ -262,6 +262,36 @@ def test_what_was_repaired_is_not_published_again_for_a_store_that_was_restored(
         site.assert_agreed("a")
 
 
+def _repaired_by_another_id(site: RepairSite, rows: pa.RecordBatch) -> None:
+    """Let Kafka abort a decided batch, repair it under a new producer id, and let the store go back to before."""
+
+    def write(me: Stalling) -> CommitSummary:
+        sink = site.sink(me.reach, topic=None)
+        plan = sink.plan(rows.schema, query_id=QUERY)
+        return sink.commit([sink.write(plan, task(0, 0), iter([rows]))], query_id=QUERY, batch_id=0, offsets_digest="i")
+
+    Stalling(write).until(P.AFTER_DECISION).kill()
+    let_end(site, Way.EXPIRED)
+    backup = site.backup()
+    assert site.finish().repaired == 1
+    site.world.settle()
+    site.restore(backup)
+
+
+@pytest.mark.parametrize("topics", [["orders", "stamped", "stamped"], ["orders", "orders", "stamped"]])
+@every_tier
+def test_a_repair_under_another_producer_id_is_found_although_a_topic_has_the_broker_s_time(
+    tmp_path: Path, tier: Tier, topics: list[str]
+) -> None:
+    partitions = pa.array([0, 0, 0], pa.int32())
+    rows = pa.record_batch({"topic": topics, "value": ["a", "b", "c"], "partition": partitions})
+    with repair_site(tier, tmp_path) as site:
+        site.emulator.create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"})
+        _repaired_by_another_id(site, rows)
+        assert site.finish().repaired == 0
+        assert site.committed() + site.world.committed("stamped") == ["a", "b", "c"]
+
+
 def _twins(site: RepairSite, me: Stalling) -> CommitSummary:
     """Write a batch of two tasks with an equal record, whose partition the key chooses; the second task is first."""
     sink = site.sink(me.reach)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from dualwrite.client.admin.driver import (
@@ -120,26 +120,51 @@ class LogReader:
         others: Collection[PreparedTxnState] = (),
     ) -> PreparedTxnState | None:
         """Return the transaction that published an aborted one again; see `ParticipantProducer.repair_of`."""
-        part, *rest = sorted(parts, key=lambda each: each.record_count)
+        part, records = await self._telling(manifest, parts, timeout_ms)
+        rest = [each for each in parts if each != part]
         refuted = set(others)
+        while True:
+            search = RepairSearch(part, manifest.prepared_state, records, undecided, lambda pair: pair not in refuted)
+            (pair,) = await self._run(manifest, [search], timeout_ms)
+            if pair is None or pair.producer_id == manifest.prepared_state.producer_id:
+                return pair
+            if await self._has_all(manifest, rest, pair, undecided, timeout_ms):
+                return pair
+            refuted.add(pair)  # of another program, which has written the same records in that partition
 
-        async def search(
-            where: PartitionManifest, may_be: Callable[[PreparedTxnState], bool]
-        ) -> PreparedTxnState | None:
-            (records,) = await self._run(manifest, [RecordSearch(where, manifest.prepared_state)], timeout_ms)
-            found = RepairSearch(where, manifest.prepared_state, records, undecided, may_be)
-            return (await self._run(manifest, [found], timeout_ms))[0]
+    async def _telling(
+        self, manifest: Manifest, parts: Collection[PartitionManifest], timeout_ms: int
+    ) -> tuple[PartitionManifest, list[StoredRecord]]:
+        """Return the partition that tells a repair best, with the aborted records that are left in it.
 
-        while (pair := await search(part, lambda each: each not in refuted)) is not None:
-            if pair.producer_id == manifest.prepared_state.producer_id:
-                break
-            for each in rest:  # another program may have written the same records there
-                if await search(each, pair.__eq__) is None:
-                    refuted.add(pair)
-                    break
-            if pair not in refuted:
-                break
-        return pair
+        That is the smallest one with records, whose timestamps are the producer's if there is such a partition.
+        """
+        best: tuple[PartitionManifest, list[StoredRecord]] | None = None
+        ordered = sorted(parts, key=lambda each: each.record_count)
+        for part in ordered:
+            search = RecordSearch(part, manifest.prepared_state)
+            (records,) = await self._run(manifest, [search], timeout_ms)
+            if records and not search.has_broker_time:
+                return part, records
+            if records and best is None:
+                best = part, records
+        return best or (ordered[0], [])
+
+    async def _has_all(
+        self,
+        manifest: Manifest,
+        parts: Collection[PartitionManifest],
+        pair: PreparedTxnState,
+        undecided: PreparedTxnState,
+        timeout_ms: int,
+    ) -> bool:
+        """Return whether the transaction of `pair` has the aborted records of each partition that still has any."""
+        for part in parts:
+            (records,) = await self._run(manifest, [RecordSearch(part, manifest.prepared_state)], timeout_ms)
+            search = RepairSearch(part, manifest.prepared_state, records, undecided, pair.__eq__, is_pinned=True)
+            if records and await self._run(manifest, [search], timeout_ms) == [None]:
+                return False
+        return True
 
     async def describe_topics(self, topics: Collection[str], timeout_ms: int) -> dict[str, TopicDescription]:
         """Return whether topics can be read, and how their logs are cleaned; see the producer."""

@@ -25,7 +25,8 @@ class RepairSearch(Search[PreparedTxnState | None]):
 
     Its result is the pair of that transaction, None if the log has none up to its end. `records` are the records of the
     aborted transaction that the log still has. `undecided` is an open transaction that is going to be aborted. Only
-    pairs for which `may_be` returns True are compared.
+    pairs for which `may_be` returns True are compared. With `is_pinned`, another partition has named the pair by the
+    timestamps, and those of the broker are not compared here.
     """
 
     def __init__(
@@ -35,9 +36,12 @@ class RepairSearch(Search[PreparedTxnState | None]):
         records: Sequence[StoredRecord],
         undecided: PreparedTxnState,
         may_be: Callable[[PreparedTxnState], bool],
+        *,
+        is_pinned: bool = False,
     ) -> None:
         super().__init__(part, prepared, part.last_offset + 1)
         self._may_be: Final = may_be
+        self._is_pinned: Final = is_pinned
         self._records: Final = records
         self._undecided: Final = undecided
         self._open: Final[dict[int, _Likeness]] = {}  # by producer id, which has one transaction at a time
@@ -83,7 +87,9 @@ class RepairSearch(Search[PreparedTxnState | None]):
             return None  # the former is behind the marker that an operator wrote
         likeness = self._open.get(batch.producer_id)
         if likeness is None or likeness.pair != pair:
-            likeness = self._open[batch.producer_id] = _Likeness(pair, self.part, self._records, self._prepared)
+            is_same_id = pair.producer_id == self._prepared.producer_id
+            likeness = _Likeness(pair, self.part, self._records, is_same_id=is_same_id, is_pinned=self._is_pinned)
+            self._open[batch.producer_id] = likeness
         likeness.take(batch)
         return None
 
@@ -99,7 +105,8 @@ class _Likeness:
     """Match score between a transaction and the aborted one.
 
     If its producer id is another one, and thus maybe another application's, the original timestamps have to match too
-    (`late.py`). They do not if the repair was made from a copy, or if the topic uses the broker's time.
+    (`late.py`). They do not if the repair was made from a copy, or if the topic uses the broker's time: there they are
+    left out if the pair `is_pinned` by another partition.
     """
 
     def __init__(
@@ -107,12 +114,15 @@ class _Likeness:
         pair: PreparedTxnState,
         part: PartitionManifest,
         records: Sequence[StoredRecord],
-        prepared: PreparedTxnState,
+        *,
+        is_same_id: bool,
+        is_pinned: bool,
     ) -> None:
         self.pair: Final = pair
         self._part: Final = part
         self._records: Final = records
-        self._timeless: Final = pair.producer_id == prepared.producer_id
+        self._is_same_id: Final = is_same_id
+        self._is_pinned: Final = is_pinned
         self._matched = 0
         self._left = part.record_count
 
@@ -122,7 +132,7 @@ class _Likeness:
 
         If it has none, nothing tells about another producer id.
         """
-        return self._left == 0 and self._matched == len(self._records) and (self._timeless or self._matched > 0)
+        return self._left == 0 and self._matched == len(self._records) and (self._is_same_id or self._matched > 0)
 
     def take(self, batch: StoredBatch) -> None:
         """Compare the next records, as long as they may be a repair's.
@@ -131,17 +141,19 @@ class _Likeness:
         """
         if self._left == 0 or self._missing > self._left:
             return
+        is_timeless = self._is_same_id or (self._is_pinned and batch.has_broker_time)
         records = records_of(self._part.topic, self._part.partition, batch)
         for record in islice(records, self._left):
             self._left -= 1
-            if self._missing and self._is_like(self._records[self._matched], record):
+            if self._missing and _is_like(self._records[self._matched], record, is_timeless=is_timeless):
                 self._matched += 1
 
     @property
     def _missing(self) -> int:
         return len(self._records) - self._matched
 
-    def _is_like(self, aborted: StoredRecord, record: StoredRecord) -> bool:
-        ours, theirs = original(aborted.headers, aborted.timestamp_ms), original(record.headers, record.timestamp_ms)
-        is_same = (aborted.key, aborted.value, ours.headers) == (record.key, record.value, theirs.headers)
-        return is_same and (self._timeless or ours.timestamp_ms == theirs.timestamp_ms)
+
+def _is_like(aborted: StoredRecord, record: StoredRecord, *, is_timeless: bool) -> bool:
+    ours, theirs = original(aborted.headers, aborted.timestamp_ms), original(record.headers, record.timestamp_ms)
+    is_same = (aborted.key, aborted.value, ours.headers) == (record.key, record.value, theirs.headers)
+    return is_same and (is_timeless or ours.timestamp_ms == theirs.timestamp_ms)

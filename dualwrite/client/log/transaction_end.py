@@ -283,6 +283,8 @@ class RecordSearch(Search[list[StoredRecord]]):
     def __init__(self, part: PartitionManifest, prepared: PreparedTxnState) -> None:
         super().__init__(part, prepared, part.first_offset)
         self._records: list[StoredRecord] = []
+        self.has_broker_time = False
+        """Whether some of the records have the broker's timestamps."""
 
     def take(self, fetched: Fetched) -> list[StoredRecord] | Next:
         """Return the records, or the next step. Raises as `records_of`."""
@@ -298,6 +300,7 @@ class RecordSearch(Search[list[StoredRecord]]):
             if self._is_own(batch) and batch.base_offset <= last:
                 records = records_of(topic, partition, batch)
                 self._records.extend(record for record in records if first <= record.offset <= last)
+                self.has_broker_time |= batch.has_broker_time
         self._advance(batches)
         return Next.FETCH if self.offset <= last else self._records
 

@@ -69,6 +69,11 @@ class StoredBatch(NamedTuple):
         """Whether it is the broker's: a marker, for example."""
         return bool(self.attributes & _CONTROL)
 
+    @property
+    def has_broker_time(self) -> bool:
+        """Whether its timestamp is the broker's (`message.timestamp.type=LogAppendTime`), and not the producer's."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
 
 _MARKERS: Final = {marker.value: marker for marker in Marker}
 
@@ -150,8 +155,7 @@ def _records(topic: str, partition: int, batch: StoredBatch) -> Iterator[StoredR
             headers.append(((name or b"").decode(), header))
         if position != end:
             raise ValueError(f"a record at offset {batch.base_offset + offset_delta} has {end - position} bytes more")
-        by_broker = batch.attributes & _LOG_APPEND_TIME
-        timestamp_ms = batch.max_timestamp_ms if by_broker else batch.first_timestamp_ms + time_delta_ms
+        timestamp_ms = batch.max_timestamp_ms if batch.has_broker_time else batch.first_timestamp_ms + time_delta_ms
         yield StoredRecord(topic, partition, key, value, headers, timestamp_ms, batch.base_offset + offset_delta)
 
 

@@ -211,11 +211,17 @@ class TopicStore:
         """See `ClaimStore.still_wanted`; every row that is read is durable."""
         return self._of_all(lambda rows: operations.still_wanted(rows, wanted, attempt_ids).answer(0))
 
-    def named(self, states: Collection[PreparedTxnState]) -> frozenset[PreparedTxnState]:
+    def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
         """See `ClaimStore.named`."""
         wanted = {str(state): state for state in states}
-        found = self._of_all(lambda rows: {row.prepared_state: row for row in rows.attempts()})
-        return frozenset(wanted[text] for text in wanted.keys() & found.keys())
+        found = self._of_all(
+            lambda rows: {
+                row.attempt_id: Prepared(wanted[row.prepared_state], rows.manifest(row.attempt_id))
+                for row in rows.attempts()
+                if row.prepared_state in wanted
+            }
+        )
+        return frozenset(row.state for row in found.values() if not row.is_elsewhere(cluster_id))
 
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """See `ClaimStore.replace`."""
