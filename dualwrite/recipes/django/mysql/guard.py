@@ -131,24 +131,18 @@ def _watched(cursor_class: Any) -> Any:
                 self._is_in_many = False
 
         def callproc(self, *arguments: Any, **keywords: Any) -> Any:
-            return self._reported(lambda: super(WatchedCursor, self).callproc(*arguments, **keywords))
-
-        def nextset(self) -> Any:
-            return self._reported(super().nextset)
-
-        def close(self) -> Any:
-            """Close the cursor. It reads the results that are left, which may end in an error that Django swallows."""
-            return self._reported(super().close)
+            return self.reported(lambda: super(WatchedCursor, self).callproc(*arguments, **keywords))
 
         def _followed(self, execute: Callable[..., Any], query: Any, args: Any) -> Any:
             guard = _guard_of(self.connection)
             savepoint = None if guard is None else guard.before(query)
-            executed = self._reported(lambda: execute(query, args), savepoint)
+            executed = self.reported(lambda: execute(query, args), savepoint)
             if guard is not None:
                 guard.after(savepoint)
             return executed
 
-        def _reported(self, call: Callable[[], Any], savepoint: Savepoint | None = None) -> Any:
+        def reported(self, call: Callable[[], Any], savepoint: Savepoint | None = None) -> Any:
+            """Make a call of the driver, and report its error to the guard of the connection."""
             connection = self.connection
             try:
                 return call()
