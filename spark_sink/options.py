@@ -321,7 +321,7 @@ def check_store_url(name: str, url: str) -> None:
 
 
 def store_url(options: StoreOptions) -> str:
-    """Return the URL of the store. Raises SinkOptionError if there is none."""
+    """Return the URL of the store. Raises SinkOptionError if there is none, or if it cannot be one."""
     if options.url is not None:
         return options.url
     if options.url_env is None:
@@ -332,6 +332,7 @@ def store_url(options: StoreOptions) -> str:
             f"commitStore.urlEnv={options.url_env}, but this process has no such environment variable; nothing was "
             f"written: set it for the driver and, with spark.executorEnv.{options.url_env}, for the executors"
         )
+    check_store_url(f"commitStore.urlEnv={options.url_env}", url)
     return url
 
 
@@ -448,7 +449,7 @@ def check_catalog_url(name: str, url: str) -> None:
 
 def _check_sqlite_path(name: str, url: str) -> None:
     """Raise SinkOptionError for a relative path: the processes of a sink have different working directories."""
-    if url.startswith("sqlite") and not re.match(r"sqlite(\+[a-z0-9_]+)?:////", url):
+    if url.startswith("sqlite") and not re.match(r"sqlite(\+[a-z0-9_]+)?:///(file:)?(/|[A-Za-z]:[/\\])", url):
         raise SinkOptionError(
             f"{name}: the file of a SQLite database must be an absolute path, as in sqlite:////lake/c.db; "
             "nothing was written"

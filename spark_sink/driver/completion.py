@@ -257,11 +257,11 @@ class Completion:
                 judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms, others)
         except ValueError as error:
             return ended_by(SinkError(f"the row of attempt {claim.attempt_id} cannot be used: {error}"))
-        except KafkaTimeoutError as error:
-            limit = f"not known within kafka.max.block.ms={self._calls.step_timeout_ms}, which a long log may exceed"
-            return ended_by(KafkaTimeoutError(f"{error} ({limit}; nothing was changed)"))
         except DualWriteError as error:
-            return ended_by(error)
+            if type(error) is not KafkaTimeoutError:  # its subclasses say more than that time has passed
+                return ended_by(error)
+            limit = f"not known within kafka.max.block.ms={self._calls.step_timeout_ms}, which a long log may exceed"
+            return ended_by(error.reworded(f"{error} ({limit}; nothing was changed)"))
         return _Judged(claim, producer, judgement)
 
     async def _is_committed(self, producer: AsyncParticipantProducer, row: Prepared) -> bool:

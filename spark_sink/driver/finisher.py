@@ -219,7 +219,7 @@ def _batch_of(claim: Claim) -> BatchName:
 def advice_if_lost(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
     """Return an operator's next steps after a lost batch."""
     return (
-        "write the lost records again by other means, then run "
+        "look first whether consumers have the records; write those that are lost again by other means, then run "
         f"{commands.acknowledge_lost(sink_id, *batch, schema=store.schema)}"
     )
 

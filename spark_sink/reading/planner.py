@@ -41,10 +41,17 @@ _PAUSE_S: Final = 0.1
 class Planner:
     """The planner of one query, in the driver."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster, topics: TopicIdLookup) -> None:
+    def __init__(
+        self, options: SourceOptions, cluster: Cluster, topics: TopicIdLookup, awaited: set[str] | None = None
+    ) -> None:
+        """Add the topics that count as gone to `awaited`: as long as they are missing, they are not waited for again.
+
+        The caller keeps it, for the next planner of the query.
+        """
         self._options = options
         self.cluster: Final = cluster
         self.topics: Final = topics
+        self._awaited: Final = set[str]() if awaited is None else awaited
 
     def starting(self, otherwise: int) -> Position:
         """Return the start of a new query: `startingOffsets`, `startingTimestamp` or `otherwise` (EARLIEST, LATEST)."""
@@ -80,7 +87,8 @@ class Planner:
         """Return the current end of each partition, with new partitions and without those that no longer exist.
 
         A topic that is gone keeps its offsets, and is reported as a loss: without them it would be read again from its
-        beginning if it came back. One that the options no longer name is left out.
+        beginning if it came back. One whose id is unknown is left out, because a new topic of its name could not be
+        told from it; so is one that the options no longer name.
 
         The end is lower than `start` if a partition was recreated, which is a loss. With read_committed, the last
         stable offset may be lower than a configured start; then there are no records to read yet.
@@ -89,7 +97,7 @@ class Planner:
         `ranges` notices; the other way round, ends of the old topic would have the id of the new one.
         """
         partitions = self._partitions(start.offsets)
-        gone = self._missing(partitions, start.offsets)
+        gone = {each for each in self._missing(partitions, start.offsets) if each.topic in start.topic_ids}
         if gone:
             self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} not in Kafka, or may not be described")
         topics = _topics_of(partitions)
@@ -118,8 +126,10 @@ class Planner:
 
     def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
         """Return the ranges of a batch for its tasks. Raises SourceDataLossError for lost ones (`failOnDataLoss`)."""
-        ids = self.topics.ids(_topics_of(end.offsets), end.topic_ids)
-        replaced = {topic for topic, topic_id in end.topic_ids.items() if ids.get(topic) != topic_id}
+        moved = _topics_of(each for each, offset in end.offsets.items() if start.offsets.get(each) != offset)
+        moved |= {topic for topic, topic_id in end.topic_ids.items() if start.topic_ids.get(topic) != topic_id}
+        ids = self.topics.ids(moved, end.topic_ids)
+        replaced = {topic for topic in moved & end.topic_ids.keys() if ids.get(topic) != end.topic_ids[topic]}
         for topic in sorted(replaced):
             self._lost(another_topic(topic, end.topic_ids[topic], ids.get(topic)))
         self._report_replaced(start, end, without=replaced)
@@ -191,7 +201,10 @@ class Planner:
         gone_at_s = time.monotonic() + UNKNOWN_FOR_S
         while True:
             found = self._existing(known)
-            if not self._missing(found, known) or time.monotonic() >= gone_at_s:
+            missing = _topics_of(self._missing(found, known))
+            if missing <= self._awaited or time.monotonic() >= gone_at_s:
+                self._awaited.difference_update(_topics_of(found))
+                self._awaited.update(missing)
                 return found
             time.sleep(_PAUSE_S)
 

@@ -125,6 +125,8 @@ class _Reader:
         self._schema = schema
         self._cluster: Cluster | None = None
         self._topic_ids: TopicIdLookup | None = None
+        self._awaited: set[str] = set()
+        """The topics that the planners have waited for in vain."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None, "_topic_ids": None}
@@ -136,7 +138,7 @@ class _Reader:
             self._cluster = connect(self._options)
         if self._topic_ids is None:
             self._topic_ids = connect_topic_ids(self._options)
-        return Planner(self._options, self._cluster, self._topic_ids)
+        return Planner(self._options, self._cluster, self._topic_ids, self._awaited)
 
     def _disconnect(self) -> None:
         with ExitStack() as closing:  # closes each of them, even if the other fails

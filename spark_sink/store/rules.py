@@ -155,9 +155,10 @@ def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | Non
         command = commands.acknowledge_lost(sink_id, row.query_id, row.batch_id, schema=schema)
         look = commands.status(sink_id, schema=schema)
         raise BatchLostError(
-            f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it, which "
-            f"could not be published again (`detail` of its LOST attempts in {look} says why); the sink {sink_id!r} is "
-            f"stopped, and nothing new has begun. Write the lost records again by other means, then run {command}"
+            f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it that "
+            "could not be published again, or nothing proves that it has not (`detail` of its LOST attempts in "
+            f"{look} says which); the sink {sink_id!r} is stopped, and nothing new has begun. Look first whether "
+            f"consumers have the records; write those that are lost again by other means, then run {command}"
         )
 
 

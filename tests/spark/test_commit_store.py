@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -221,11 +222,11 @@ def test_a_schema_of_its_own(engine: sa.Engine) -> None:
     assert [row.status for row in store.batches("s")] == [BatchStatus.DONE]
 
 
-def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_store_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def open_store(url: str | None, env: str | None = None) -> CommitStore:
         return CommitStore.open(StoreOptions(url=url, url_env=env, schema=None))
 
-    monkeypatch.setenv("THE_STORE", "sqlite://")
+    monkeypatch.setenv("THE_STORE", f"sqlite:///{tmp_path / 'store.db'}")
     assert open_store(None, "THE_STORE").engine is open_store(None, "THE_STORE").engine
     for url, env, sentence in (
         (None, "NO_STORE", "spark.executorEnv.NO_STORE"),

@@ -8,7 +8,7 @@ import pytest
 
 from spark_sink.errors import SinkOptionError
 from spark_sink.lake.place import Catalog, LakePlace
-from spark_sink.options import DualMode, OnNewCheckpoint, SinkOptions, TxnMode, parse
+from spark_sink.options import DualMode, OnNewCheckpoint, SinkOptions, StoreOptions, TxnMode, parse, store_url
 
 LEAST = {
     "sinkId": "orders",
@@ -130,6 +130,18 @@ def test_what_is_missing_is_named(missing: str, sentence: str) -> None:
     with pytest.raises(SinkOptionError) as refusal:
         parse({name: value for name, value in LEAST.items() if name != missing})
     assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("path", ["/lake/s.db", "C:/lake/s.db", "C:\\lake\\s.db", "file:/lake/s.db?uri=true"])
+def test_a_path_of_sqlite_may_be_absolute_in_each_way(path: str) -> None:
+    assert parse({**LEAST, "commitStore.url": f"sqlite:///{path}"}).store.url == f"sqlite:///{path}"
+
+
+def test_a_url_in_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORE_URL", "sqlite:///store.db")
+    store = StoreOptions(url=None, url_env="STORE_URL", schema=None)
+    with pytest.raises(SinkOptionError, match=r"commitStore\.urlEnv=STORE_URL: .* absolute path"):
+        store_url(store)
 
 
 def test_a_key_needs_an_upsert_and_columns_differ() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -400,6 +401,43 @@ def test_a_deleted_topic(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     assert found.ranges(begin, end) == [OffsetRange(A0, 7, 8, "a-id")]
     cluster.logs[B0], cluster.topic_ids = (0, 5, 5), BOTH
     assert found.ranges(end, found.latest(end)) == [OffsetRange(B0, 3, 5, "b-id")]
+
+
+def test_a_deleted_topic_without_an_id_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its old offset, the first records of a new topic would be skipped."""
+    monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 0.0)
+    begin, found = At({A0: 8, B0: 3}), planner({A0: (0, 8, 8)}, subscribePattern="a|b", failOnDataLoss="false")
+    cluster: KnownCluster = found.cluster  # type: ignore[assignment]
+    end = found.latest(begin)
+    assert end == At({A0: 8})
+    lost("b-0 of the checkpoint is no longer in Kafka", planner({A0: (0, 8, 8)}), begin, end)
+    cluster.logs[B0] = (0, 5, 5)
+    assert found.ranges(end, found.latest(end)) == [OffsetRange(B0, 0, 5)]
+
+
+def test_a_deleted_topic_is_waited_for_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr("spark_sink.reading.planner.time", clock)
+    stream = reader({A0: (0, 8, 8)}, subscribe="a,b", failOnDataLoss="false")
+    cluster: KnownCluster = stream._cluster  # type: ignore[assignment]
+    asked: list[set[str]] = []
+
+    def ids(topics: Collection[str], expected: Mapping[str, str]) -> Mapping[str, str]:
+        asked.append(set(topics))
+        return {topic: BOTH[topic] for topic in topics}
+
+    monkeypatch.setattr(cluster, "ids", ids)
+    start = to_json(At({A0: 8, B0: 3}, BOTH))
+    waited = []
+    for logs in ({}, {}, {B0: (0, 3, 3)}, {}):
+        slept.clear()
+        cluster.logs = {A0: (0, 8, 8), **logs}
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert stream.partitions(start, end) == []
+        waited.append(bool(slept))
+    assert waited == [True, False, False, True]
+    assert asked[:4] == [{"a"}, set(), {"a"}, set()]
 
 
 def test_a_topic_that_a_broker_does_not_know_yet(monkeypatch: pytest.MonkeyPatch) -> None:
