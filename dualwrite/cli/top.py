@@ -126,7 +126,8 @@ def command(
     "went-back"), and where no coordinator will ever end a transaction in a topic that the rows name ("hangs"). Changes
     nothing and takes no locks.
 
-    Exit code of a view that is printed once: 1 if writers refuse an id or a transaction hangs, else 0.
+    Exit code of a view that is printed once: 1 if writers refuse an id, a transaction hangs, or a topic cannot be
+    searched for such, else 0.
     """
     wanted = Wanted(prefix, schema, topics)
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
@@ -134,7 +135,7 @@ def command(
             found, unseen = look(admin, engine, wanted)
             _show_once(found, as_json=as_json)
             for each in unseen:
-                click.echo(f"not searched for transactions that hang: {each}", err=True)
+                click.echo(each, err=True)
             ctx.exit(LEFT if unseen or any(map(_is_wrong, found)) else 0)
         else:
             show_live(lambda width: _view(admin, engine, wanted, width, access.reach_ms), interval)
@@ -172,7 +173,9 @@ def _view(
     try:
         try:
             found, unseen = look(admin, engine, wanted, timeout_ms)
-            title = _title(clock, found, engine is not None) + "".join(f"; not searched: {each}" for each in unseen)
+            title = _title(clock, found, engine is not None) + (
+                f", {counted(len(unseen), 'topic')} not searched" if unseen else ""
+            )
         except KafkaError as error:
             title = f"{clock}  {sentence(error)}"
             found = [] if engine is None else _by_database_alone(engine, wanted)
@@ -221,7 +224,7 @@ def look(
     wanted: Wanted,
     timeout_ms: int | None = None,
 ) -> tuple[list[Line], list[str]]:
-    """Return the lines, oldest first, those that hang behind them; and why a topic was not searched for such.
+    """Return the lines, oldest first, then what hangs; and the reasons why topics were not searched for that.
 
     `timeout_ms` bounds each request to Kafka.
     """

@@ -681,6 +681,20 @@ def test_without_autocommit_a_later_loss_is_an_error(store: Database, emulator: 
         assert shop.written() == ["1"]
 
 
+def test_a_loss_at_the_end_of_no_autocommit_is_an_error(mysql_shop: Shop) -> None:
+    """MySQL commits there what came after the last decision."""
+    alias = mysql_shop.alias
+    transaction.set_autocommit(False, using=alias)
+    mysql_shop.put(1)
+    transaction.commit(using=alias)
+    execute(mysql_shop, "INSERT INTO events VALUES (2, 'k', '2')")
+    mysql_shop.database.cut()
+    with pytest.raises(DatabaseError):
+        transaction.set_autocommit(True, using=alias)
+    connections[alias].close()
+    assert mysql_shop.written() == ["1"]
+
+
 @pytest.mark.parametrize("applied", [True, False])
 def test_an_outcome_that_is_unknown_stays_the_error(store: Database, emulator: Emulator, applied: bool) -> None:
     """`atomic()` would connect again, and the error of that would hide the outcome."""

@@ -140,7 +140,7 @@ def test_an_engine_is_watched_even_where_it_has_the_address_of_one_that_is_gone(
     for _ in range(1000):
         engine = sa.create_engine("sqlite://")
         watch(engine)
-        assert len(list(engine.dialect.dispatch.handle_error)) == 1
+        assert len(list(engine.dialect.dispatch.do_execute)) == 1
         if id(engine) in addresses:
             return
         addresses.add(id(engine))

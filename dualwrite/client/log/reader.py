@@ -135,7 +135,7 @@ class LogReader:
     async def _telling(
         self, manifest: Manifest, parts: Collection[PartitionManifest], timeout_ms: int
     ) -> tuple[PartitionManifest, list[StoredRecord]]:
-        """Return the partition that tells a repair best, with the aborted records that are left in it.
+        """Return the partition in which to look for a repair, with the aborted records that are left in it.
 
         That is the smallest one with records, whose timestamps are the producer's if there is such a partition.
         """

@@ -178,8 +178,7 @@ class DualWrite:
         except BaseException as error:
             self._doom(error)
             raise
-        if self.progress.records.is_closed:
-            raise IllegalStateError(_ENDED_MEANWHILE)
+        self._assert_still_open()
         return record
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
@@ -189,6 +188,11 @@ class DualWrite:
         except BaseException as error:
             self._doom(error)
             raise
+        self._assert_still_open()
+
+    def _assert_still_open(self) -> None:
+        if self.progress.records.is_closed:
+            raise IllegalStateError(_ENDED_MEANWHILE)
 
     def _doom(self, error: BaseException) -> None:
         self.progress.database.doom(error)
@@ -251,8 +255,8 @@ def note_rollback(write: DualWriteProgress) -> None:
 
 _REPEAT: Final = "repeat the block"
 _ENDED_MEANWHILE: Final = (
-    "this dual write was ended while another thread sent a record in it, which is sent with it or not at all: let the "
-    "block wait for its threads"
+    "this dual write was ended while another thread sent in it, which is sent with it or not at all: let the block "
+    "wait for its threads"
 )
 
 _ADVICE: Final[dict[str, str]] = {

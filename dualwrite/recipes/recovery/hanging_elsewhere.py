@@ -15,6 +15,7 @@ from dualwrite.recipes.core.proof import manifest_of
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
 _UNKNOWN_TOPIC: Final = 3
+_LEAST_MS: Final = 1_000
 MOST_MS: Final = 10_000
 """How long the search takes at most: a topic without a leader would otherwise take the whole time limit."""
 
@@ -49,27 +50,35 @@ def find_hanging(
 
     Transactions of ids that no coordinator knows are left out: they may belong to other applications. Appends to
     `unseen` why a topic was not searched; but not for one that only a manifest names, which was deleted since or may
-    not be read. All topics together take at most about `timeout_ms`, or MOST_MS, because this only reports; and none
-    begins once `stopped` is set.
+    not be read. All topics together take at most about `timeout_ms`, or MOST_MS, because this only reports. None begins
+    once `stopped` is set.
     """
     found: list[HangingTransaction] = []
     deadline_s = time.monotonic() + min(timeout_ms, MOST_MS) / 1000
-    for topic in sorted({*topics, *topics_of(rows.values())}):
-        left_ms = int((deadline_s - time.monotonic()) * 1000)
-        if left_ms <= 0 or (stopped is not None and stopped.is_set()):
-            unseen.append(f"topic {topic!r} and those behind it were not searched for transactions that hang")
+    wanted = sorted({*topics, *topics_of(rows.values())})
+    for number, topic in enumerate(wanted):
+        if stopped is not None and stopped.is_set():
             break
+        left_ms = int((deadline_s - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            unseen.append(_not_searched(topic, f"{MOST_MS} ms have passed"))
+            continue
+        of_each_ms = max(left_ms // (len(wanted) - number), _LEAST_MS)
         failures: list[KafkaError] = []
         try:
-            found += admin.find_hanging(topic, max_transaction_timeout_ms=min_age_ms, timeout_ms=left_ms)
+            found += admin.find_hanging(topic, max_transaction_timeout_ms=min_age_ms, timeout_ms=of_each_ms)
         except IncompleteAnswerError as error:
             found += error.partial
             failures += error.failures.values()
         except KafkaError as error:
             failures.append(error)
         told = [each for each in failures if topic in topics or not _is_no_topic_of_ours(each)]
-        unseen += dict.fromkeys(map(first_line, told))
+        unseen += [_not_searched(topic, why) for why in dict.fromkeys(map(first_line, told))]
     return [each for each in found if each.transactional_id in rows]
+
+
+def _not_searched(topic: str, why: str) -> str:
+    return f"topic {topic!r} was not searched for transactions that hang: {why}"
 
 
 def _is_no_topic_of_ours(error: KafkaError) -> bool:

@@ -160,3 +160,25 @@ def _watched(cursor_class: Any) -> Any:
 def _guard_of(connection: Any) -> Guard | None:
     guard: Guard | None = getattr(connection, _GUARD, None)
     return guard
+
+
+class ReportingCursor:
+    """Reports errors of results that Django's cursor reads only when it is closed, where Django ignores them.
+
+    SQLAlchemy ignores them too, even one of a signal handler: its own cursors close without this.
+    """
+
+    def __init__(self, cursor: Any) -> None:
+        self.cursor = cursor
+
+    def nextset(self) -> Any:
+        return self.cursor.reported(self.cursor.nextset)
+
+    def close(self) -> Any:
+        return self.cursor.reported(self.cursor.close)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cursor, name)
+
+    def __iter__(self) -> Any:
+        return iter(self.cursor)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
-from dualwrite.recipes.django.mysql.guard import watch
+from dualwrite.recipes.django.mysql.guard import ReportingCursor, watch
 from dualwrite.recipes.django.mysql.transaction import GuardedTransaction, engine_on
 from dualwrite.recipes.django.transaction import Begun, Pool
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
@@ -51,7 +51,7 @@ class MySqlDualWrites(DualWriteWrapper):
 
     def create_cursor(self, name: Any = None) -> Any:
         self.has_just_decided = False
-        return super().create_cursor(name)
+        return ReportingCursor(super().create_cursor(name))
 
     def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
         return _PoolWithEngine(self._new_engine(), **settings)
