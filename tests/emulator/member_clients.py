@@ -1,4 +1,4 @@
-"""Members of the group "g" of three makes behind one face, for tests that disturb the brokers under them."""
+"""Members of the group "g" of two makes behind one face, for tests that disturb the brokers under them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ from importlib import import_module
 from typing import Any, Final, Protocol
 
 from tests.emulator.api.raw_client import RawClient
-from tests.support.conditions import until
 
 # imported as untyped: their types do not pass mypy's strict mode
 aiokafka: Any = import_module("aiokafka")
 confluent_kafka: Any = import_module("confluent_kafka")
-kafka: Any = import_module("kafka")
-kafka_errors: Any = import_module("kafka.errors")
 
 TIMEOUT_S = 60.0
 PARTITIONS = 4
 SESSION_MS = 10_000
 BATCHES: Final = [[f"{number}-{index}" for index in range(PARTITIONS)] for number in range(4)]
 """One record for each partition, each time."""
-_PATIENCE_MS = 1_000
 
 
 def produce(servers: str, values: Iterable[str]) -> None:
@@ -68,14 +64,13 @@ class Consumers:
     def __init__(self, servers: str, **settings: Any) -> None:
         self._servers = servers
         self._settings = settings
-        self.members: dict[str, Any] = {}
+        self.members: list[Any] = []
         self.messages: list[Any] = []
 
-    def add(self, name: str, **settings: Any) -> Any:
+    def join(self) -> None:
         config = {
             "bootstrap.servers": self._servers,
             "group.id": "g",
-            "client.id": name,
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": 50,
             "enable.auto.commit": False,
@@ -84,46 +79,36 @@ class Consumers:
             "fetch.wait.max.ms": 10,
             "log_level": 0,
         }
-        given = {key.replace("_", "."): value for key, value in {**self._settings, **settings}.items()}
+        given = {key.replace("_", "."): value for key, value in self._settings.items()}
         consumer = confluent_kafka.Consumer({**config, **given})
         consumer.subscribe(["t"])
-        self.members[name] = consumer
-        return consumer
+        self.members.append(consumer)
 
-    def poll_until(self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def poll_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             assert time.monotonic() < deadline, self.assignment()
-            for consumer in self.members.values():
+            for consumer in self.members:
                 message = consumer.poll(0.02)
                 if message is not None and message.error() is None:
                     self.messages.append(message)
-            meanwhile()
 
-    def assignment(self) -> dict[str, list[int]]:
-        return {
-            name: sorted(partition.partition for partition in consumer.assignment())
-            for name, consumer in self.members.items()
-        }
+    def assignment(self) -> list[list[int]]:
+        return [sorted(partition.partition for partition in consumer.assignment()) for consumer in self.members]
 
     def is_shared(self) -> bool:
         """Return whether every partition is assigned once, and as evenly as possible."""
-        shares = self.assignment().values()
+        shares = self.assignment()
         sizes = [len(share) for share in shares]
         is_even = max(sizes) - min(sizes) <= 1
         return sorted(partition for share in shares for partition in share) == list(range(PARTITIONS)) and is_even
-
-    # the face
 
     @property
     def values(self) -> list[str]:
         return [message.value().decode() for message in self.messages]
 
-    def join(self) -> None:
-        self.add(f"member-{len(self.members)}")
-
     def leave(self) -> None:
-        self.members.pop(next(iter(self.members))).close()
+        self.members.pop(0).close()
 
     def wait_until_shared(self) -> None:
         self.poll_until(self.is_shared)
@@ -131,84 +116,12 @@ class Consumers:
     def consume(self, number: int) -> None:
         produce(self._servers, BATCHES[number])
         self.poll_until(lambda: len(self.messages) == (number + 1) * PARTITIONS)
-        for member in self.members.values():
+        for member in self.members:
             member.commit(asynchronous=False)
 
     def close(self) -> None:
-        for consumer in self.members.values():
+        for consumer in self.members:
             consumer.close()
-
-
-class _KafkaPythonMember:
-    """A kafka-python consumer in a thread of its own.
-
-    It polls with a long timeout: a poll that ends between a rebalance and the new generation loses the assignment for
-    good, and on a busy machine that gap is long.
-    """
-
-    def __init__(self, servers: str) -> None:
-        self.values: list[str] = []
-        self.partitions: set[Any] = set()
-        self._stopping = threading.Event()
-        self._consumer = kafka.KafkaConsumer(
-            "t",
-            bootstrap_servers=servers,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=50,
-            session_timeout_ms=SESSION_MS,
-            fetch_max_wait_ms=10,
-        )
-        self._thread = threading.Thread(target=self._poll)
-        self._thread.start()
-
-    def _poll(self) -> None:
-        while not self._stopping.is_set():
-            with suppress(kafka_errors.KafkaConnectionError):  # no broker listens: poll and commit again
-                # all partitions, because the commit is for all of them
-                polled = self._consumer.poll(_PATIENCE_MS).values()
-                self.values += [record.value.decode() for records in polled for record in records]
-                if polled:
-                    self._consumer.commit()
-            self.partitions = set(self._consumer.assignment())
-        self._consumer.close()
-
-    def leave(self) -> None:
-        self._stopping.set()
-        self._thread.join(TIMEOUT_S)
-
-
-class KafkaPythonMembers:
-    """kafka-python consumers, which commit all that they poll."""
-
-    def __init__(self, servers: str, coordinator: Callable[[], str]) -> None:
-        self._servers, self._coordinator = servers, coordinator
-        self._members: list[_KafkaPythonMember] = []
-        self._left: list[_KafkaPythonMember] = []
-
-    @property
-    def values(self) -> list[str]:
-        return [value for member in (*self._left, *self._members) for value in member.values]
-
-    def join(self) -> None:
-        self._members.append(_KafkaPythonMember(self._servers))
-
-    def leave(self) -> None:
-        self._left.append(self._members.pop(0))
-        self._left[-1].leave()
-
-    def wait_until_shared(self) -> None:
-        share = PARTITIONS // len(self._members)
-        until(lambda: all(len(member.partitions) == share for member in self._members), TIMEOUT_S)
-
-    def consume(self, number: int) -> None:
-        produce(self._servers, BATCHES[number])
-        until(lambda: committed_offsets(self._coordinator()) == [number + 1] * PARTITIONS, TIMEOUT_S)
-
-    def close(self) -> None:
-        for member in self._members:
-            member.leave()
 
 
 class AiokafkaMembers:
@@ -288,15 +201,14 @@ class AiokafkaMembers:
 
 _QUICKLY = {"reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 50}
 
-MAKES: Final[dict[str, Callable[[str, Callable[[], str]], Members]]] = {
-    "librdkafka": lambda servers, _: Consumers(servers, partition_assignment_strategy="range", **_QUICKLY),
-    "librdkafka, cooperative": lambda servers, _: Consumers(
+MAKES: Final[dict[str, Callable[[str], Members]]] = {
+    "librdkafka": lambda servers: Consumers(servers, partition_assignment_strategy="range", **_QUICKLY),
+    "librdkafka, cooperative": lambda servers: Consumers(
         servers, partition_assignment_strategy="cooperative-sticky", **_QUICKLY
     ),
-    "kafka-python": KafkaPythonMembers,
-    "aiokafka": lambda servers, _: AiokafkaMembers(servers),
+    "aiokafka": AiokafkaMembers,
 }
-"""Makers of members, from the address of the brokers and a call that gives the address of the group's coordinator."""
+"""Makers of members, from the address of the brokers."""
 
 
 def assert_each_once(members: Members) -> None:

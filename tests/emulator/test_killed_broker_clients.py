@@ -1,4 +1,4 @@
-"""Members of groups of three makes while the emulator's process is killed and restarted on its data directory.
+"""Members of groups of two makes while the emulator's process is killed and restarted on its data directory.
 
 A copy in transactions, exactly once over kills, is in tests/interop/killed_copy.py, on a real Apache Kafka too.
 """
@@ -19,7 +19,7 @@ from tests.emulator.member_clients import BATCHES, MAKES, PARTITIONS, Members, a
 def members(request: pytest.FixtureRequest, broker: KillableBroker) -> Iterator[Members]:
     with RawClient(broker.address) as client:
         assert client.create_topic("t", PARTITIONS).error_code == 0
-    made = MAKES[request.param](broker.address, lambda: broker.address)
+    made = MAKES[request.param](broker.address)
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""Transactional producers of five makes behind one face, for tests that disturb the cluster under them."""
+"""Transactional producers of two makes behind one face, for tests that disturb the cluster under them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any, Protocol
 
-from dualwrite.errors import AbortableError, DeliveryError
-from dualwrite.producer import Producer
-
 # imported as untyped: their types do not pass mypy's strict mode
 aiokafka: Any = import_module("aiokafka")
 aiokafka_errors: Any = import_module("aiokafka.errors")
 confluent_kafka: Any = import_module("confluent_kafka")
-kafka: Any = import_module("kafka")
-kafka_errors: Any = import_module("kafka.errors")
 
 TIMEOUT_S = 30.0
 TOPIC = "many"
@@ -34,49 +29,6 @@ class Client(Protocol):
     def commit(self) -> None: ...
     def abort(self) -> None: ...
     def close(self) -> None: ...
-
-
-class OurClient:
-    """`dualwrite.Producer`, with and without two-phase commit."""
-
-    def __init__(self, servers: str, *, two_phase_commit: bool) -> None:
-        self._two_phase_commit = two_phase_commit
-        self._producer = Producer(
-            bootstrap_servers=servers,
-            transactional_id="x",
-            transaction_two_phase_commit_enable=two_phase_commit,
-            max_block_ms=int(TIMEOUT_S * 1000),
-            retry_backoff_ms=5,
-            reconnect_backoff_ms=5,
-        )
-        self._producer.init_transactions()
-
-    def begin(self) -> None:
-        self._producer.begin_transaction()
-
-    def send(self, value: bytes, partition: int) -> None:
-        self._run(lambda: self._producer.send(TOPIC, value, partition=partition))
-
-    def flush(self) -> None:
-        self._run(self._producer.flush)
-
-    def commit(self) -> None:
-        if self._two_phase_commit:
-            self._run(lambda: self._producer.complete_transaction(self._producer.prepare_transaction()))
-        else:
-            self._run(self._producer.commit_transaction)
-
-    def abort(self) -> None:
-        self._producer.abort_transaction()
-
-    def close(self) -> None:
-        self._producer.close(timeout_s=0)
-
-    def _run(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except (AbortableError, DeliveryError) as error:
-            raise HasToAbortError from error
 
 
 class ConfluentClient:
@@ -130,44 +82,6 @@ class ConfluentClient:
                 return
 
 
-class KafkaPythonClient:
-    """kafka-python."""
-
-    def __init__(self, servers: str) -> None:
-        self._producer = kafka.KafkaProducer(
-            bootstrap_servers=servers.split(","),
-            transactional_id="x",
-            retry_backoff_ms=10,
-            reconnect_backoff_ms=10,
-            reconnect_backoff_max_ms=50,
-        )
-        self._producer.init_transactions()
-
-    def begin(self) -> None:
-        self._producer.begin_transaction()
-
-    def send(self, value: bytes, partition: int) -> None:
-        self._run(lambda: self._producer.send(TOPIC, value, partition=partition))
-
-    def flush(self) -> None:
-        self._run(lambda: self._producer.flush(TIMEOUT_S))
-
-    def commit(self) -> None:
-        self._run(self._producer.commit_transaction)
-
-    def abort(self) -> None:
-        self._producer.abort_transaction()
-
-    def close(self) -> None:
-        self._producer.close(0)
-
-    def _run(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except kafka_errors.KafkaError as error:
-            raise HasToAbortError from error
-
-
 class AiokafkaClient:
     """aiokafka, in a loop that runs only during a call."""
 
@@ -209,10 +123,4 @@ class AiokafkaClient:
             raise HasToAbortError from error
 
 
-CLIENTS: dict[str, Callable[[str], Client]] = {
-    "two-phase-commit": lambda servers: OurClient(servers, two_phase_commit=True),
-    "plain": lambda servers: OurClient(servers, two_phase_commit=False),
-    "librdkafka": ConfluentClient,
-    "kafka-python": KafkaPythonClient,
-    "aiokafka": AiokafkaClient,
-}
+CLIENTS: dict[str, Callable[[str], Client]] = {"librdkafka": ConfluentClient, "aiokafka": AiokafkaClient}

@@ -1,4 +1,6 @@
-"""Five clients do transactions while leaders and coordinators move and nodes die: only committed records are seen.
+"""Other clients do transactions while leaders and coordinators move and nodes die: only committed records are seen.
+
+Our own producer is disturbed in tests/producer/test_moves_and_limits.py.
 
 Nothing happens "meanwhile": a disturbance is either a call between two steps of the client, or a fault at a request or
 at an instant of the coordinator, which crashes the serving node. A crashed node is started again once the next
@@ -109,13 +111,7 @@ SLOW = {
     "before-marker",
 }
 """The disturbances of librdkafka, which takes its time until it looks for a coordinator again."""
-COORDINATOR_LIVES = {
-    f"{between.__name__}-at-{step}"
-    for between in (move_every_leader, move_coordinator, crash_leader, stop_leader)
-    for step in ("send", "flush")
-}
-"""The disturbances that kafka-python 3.0 survives: it never repeats an EndTxn to a dead coordinator."""
-SELECTED = {"librdkafka": SLOW, "kafka-python": COORDINATOR_LIVES}
+SELECTED = {"librdkafka": SLOW}
 
 
 @pytest.mark.parametrize(

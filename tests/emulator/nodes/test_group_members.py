@@ -1,4 +1,4 @@
-"""Members of consumer groups of three makes, while their coordinator and their leaders die.
+"""Members of consumer groups of two makes, while their coordinator and their leaders die.
 
 Their sessions outlast the election of another node, so no member loses its partitions, and every record is seen once,
 by the member that had its partition before.
@@ -50,10 +50,6 @@ def disturb(emulator: Emulator, number: int, dead: list[int]) -> None:
     dead[:] = [CRASHES[number % len(CRASHES)](emulator)]
 
 
-def coordinator(emulator: Emulator) -> str:
-    return emulator.bootstrap_servers.split(",")[emulator.coordinator(group="g")]
-
-
 def membership(emulator: Emulator) -> tuple[int, set[str]]:
     (group,) = emulator.groups()
     assert isinstance(group, Group)
@@ -62,7 +58,7 @@ def membership(emulator: Emulator) -> tuple[int, set[str]]:
 
 @pytest.mark.parametrize("make", MAKES)
 def test_no_member_loses_its_partitions(emulator: Emulator, make: str) -> None:
-    members = MAKES[make](emulator.bootstrap_servers, lambda: coordinator(emulator))
+    members = MAKES[make](emulator.bootstrap_servers)
     try:
         members.join()
         members.join()

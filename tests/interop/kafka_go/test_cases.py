@@ -1,10 +1,14 @@
-"""Records of kafka-go."""
+"""The cases of every program, with kafka-go, and those of its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.interop.program_cases import RecordPrograms
+from tests.interop.program_cases import AdministrationPrograms, RecordPrograms
+
+
+class TestAdministration(AdministrationPrograms):
+    """The cases of every program."""
 
 
 class TestRecords(RecordPrograms):
