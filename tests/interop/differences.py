@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tests.emulator.security.login_answers import DIFFERENCES as OF_LOGINS
+from tests.emulator.security.login_cases import DIFFERENCES as OF_LOGINS
 
 from .raw_wire.config_cases import EMULATED_DIFFERENTLY as OF_CONFIGS
 from .raw_wire.test_access import EMULATED_DIFFERENTLY as OF_ACCESS

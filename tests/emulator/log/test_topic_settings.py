@@ -11,11 +11,11 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
-from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
+from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records
 from dualwrite.broker_emulator.log.results import AppendResult
 from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.disk import open_log
-from tests.emulator.log.writers import NOW_MS, WRITERS
+from tests.emulator.log.writers import NOW_MS
 
 MakeLog = Callable[..., PartitionLog]
 HOUR_MS = 3_600_000
@@ -78,24 +78,6 @@ def test_overdue_records_are_compacted_though_little_is_dirty(make_log: MakeLog)
     left = compact(log, NOW_MS + 2 * HOUR_MS + 3)
     assert len(left) == 21
     assert ("k0", "v") not in left
-
-
-@pytest.mark.parametrize("writer", WRITERS)
-def test_records_get_the_time_of_the_append(make_log: MakeLog, writer: str) -> None:
-    log = make_log(message_timestamp_type="LogAppendTime")
-    later_ms = NOW_MS + HOUR_MS
-    data = WRITERS[writer]([(b"a", b"1"), (b"b", b"2")])
-    result = log.append(data, now_ms=later_ms)
-    assert (result.error, result.log_append_time_ms) == (0, later_ms)
-    (stored,) = log.batches()
-    assert parse_header(stored).is_log_append_time
-    assert [(record.timestamp, record.value) for record in iter_records(stored)] == [
-        (later_ms, b"1"),
-        (later_ms, b"2"),
-    ]
-    assert at_once(log.offset_for_timestamp(later_ms, read_committed=False)) == (0, later_ms)
-    assert at_once(log.offset_for_timestamp(later_ms + 1, read_committed=False)) == (-1, -1)
-    assert log.read(0, max_bytes=1000, read_committed=False, at_least_one=True).records == stored
 
 
 def test_compaction_keeps_the_time_of_the_append(make_log: MakeLog) -> None:

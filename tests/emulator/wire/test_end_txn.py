@@ -159,33 +159,6 @@ def test_v5_ends_what_an_old_client_opened(world: World) -> None:
 
 
 @tv2
-@rule("Epoch limit / EndTxn v5 at 32766 / a fresh producer id, markers at 32767")
-@rule("Epoch limit / EndTxn v5 retry after the rotation / NONE with the new pair")
-@rule("Epoch limit / EndTxn v5 of another epoch after the rotation / 49")
-@rule("Epoch limit / EndTxn v5 retry while the markers are written / 51")
-@rule("Epoch limit / EndTxn v5 retry of an abort after a commit / 48")
-def test_v5_at_the_limit(world: World) -> None:
-    last = world.at_epoch(LAST)
-    assert world.write("x", last).error == NONE
-    held = world.hold(PausePoint.BEFORE_MARKER)
-    answer = world.wire.end("x", last, commit=COMMIT)
-    assert (answer.error, answer.identity.producer_epoch) == (NONE, 0)
-    assert answer.identity.producer_id != last.producer_id
-    assert world.wire.describe("x").identity == last.bumped()
-    assert world.wire.end("x", last, commit=COMMIT) == End(CT)
-    held.release()
-    settled = world.wire.wait_until_settled("x")
-    assert settled.identity == answer.identity
-    assert world.wire.fetch("t").batches[-1].identity == last.bumped()
-    assert world.wire.end("x", last, commit=COMMIT) == answer
-    assert world.wire.end("x", last, commit=ABORT) == End(ITS)
-    assert world.wire.end("x", last.bumped(-1), commit=COMMIT) == End(IPM)
-    # the next transaction makes the overflow retry impossible
-    assert world.write("x", answer.identity).error == NONE
-    assert world.wire.end("x", last, commit=COMMIT).error == IPM
-
-
-@tv2
 @rule("Epoch limit / EndTxn v5 commit retry after an abort / 90 or 48 as without a rotation")
 def test_v5_late_commit_at_the_limit(world: World) -> None:
     last = world.at_epoch(LAST)

@@ -84,17 +84,6 @@ def test_open_transaction(world: World) -> None:
     assert world.wire.init("x") == Init(Code.NONE, opened.bumped(2))
 
 
-@pytest.mark.parametrize("decided", [COMMIT, ABORT])
-@rule("InitProducerId / while the markers are written / 51")
-def test_decided_transaction(world: World, decided: bool) -> None:
-    opened = world.open()
-    held = world.hold(PausePoint.BEFORE_MARKER)
-    assert world.wire.end("x", opened, commit=decided, version=5 if world.has_tv2 else 4).error == Code.NONE
-    assert world.wire.init("x") == REFUSED[Code.CONCURRENT_TRANSACTIONS]
-    held.release()
-    assert world.wire.wait_until_settled("x").state == ("CompleteCommit" if decided else "CompleteAbort")
-
-
 @rule("InitProducerId / the pending transition is looked at before the pair")
 def test_pending_before_the_pair(world: World) -> None:
     opened = world.open()

@@ -43,30 +43,6 @@ def test_idle_ids_do_not_time_out(world: World) -> None:
     assert world.write("x", identity).error == NONE
 
 
-@rule("Server abort / old clients learn of it: 90 from the coordinator, 47 from Produce")
-def test_seen_by_old_clients(world: World) -> None:
-    identity = world.open(old=True)
-    settled = world.time_out()
-    assert settled.identity == identity.bumped()
-    assert world.wire.end("x", identity, commit=COMMIT, version=4).error == PF
-    assert world.wire.end("x", identity, commit=ABORT, version=1).error == Code.INVALID_PRODUCER_EPOCH
-    assert world.wire.add("x", identity, ("t", 0)) == [PF]
-    for version in (10, 11):
-        assert world.wire.produce("x", identity, "t", 1, version=version).error == Code.INVALID_PRODUCER_EPOCH
-
-
-@pytest.mark.profiles(*TV2)
-@rule("Server abort / transaction version 2: a late commit is 90 or 48, a late abort NONE with the new pair")
-def test_seen_by_new_clients(world: World) -> None:
-    identity = world.open()
-    assert world.time_out().identity == identity.bumped()
-    late = PF if world.profile is KIP_939 else ITS
-    assert world.wire.end("x", identity, commit=COMMIT) == End(late)
-    assert world.wire.end("x", identity, commit=ABORT) == End(NONE, identity.bumped())
-    assert world.wire.produce("x", identity, "t", 1).error == Code.INVALID_PRODUCER_EPOCH
-    assert world.write("x", identity.bumped()).error == NONE
-
-
 @rule("Timeouts / a pending transition is left alone, and a client's end and the scan see 51 from one another")
 def test_scan_during_an_end(world: World) -> None:
     identity = world.open()

@@ -113,10 +113,6 @@ def delete_records(scene: Scene) -> ApiMessage:
     return message("DeleteRecords", 2, topics=known_and_missing([partition], name="partitions"), timeout_ms=1_000)
 
 
-def describe_producers(scene: Scene) -> ApiMessage:
-    return message("DescribeProducers", 0, topics=known_and_missing([0], name="partition_indexes"))
-
-
 # -- topics
 
 
@@ -124,26 +120,6 @@ def _metadata(version: int, topics: list[Any] | None, *, creates: bool = False, 
     asked = {"include_topic_authorized_operations": operations} if version >= 8 else {}
     asked |= {"include_cluster_authorized_operations": operations} if 8 <= version <= 10 else {}
     return message("Metadata", version, topics=topics, allow_auto_topic_creation=creates, **asked)
-
-
-def metadata(scene: Scene) -> ApiMessage:
-    return _metadata(12, [{"name": "known"}, {"name": "missing"}])
-
-
-def metadata_of_all(scene: Scene) -> ApiMessage:
-    return _metadata(12, None)
-
-
-def metadata_by_id(scene: Scene) -> ApiMessage:
-    return _metadata(12, [{"name": None, "topic_id": scene.known_id}])
-
-
-def metadata_that_creates(scene: Scene) -> ApiMessage:
-    return _metadata(8, [{"name": f"new-{scene.who}"}], creates=True)
-
-
-def metadata_with_operations(scene: Scene) -> ApiMessage:
-    return _metadata(10, [{"name": "known"}], operations=True)
 
 
 def describe_topic_partitions(scene: Scene) -> ApiMessage:
@@ -177,23 +153,7 @@ def delete_topics_by_id(scene: Scene) -> ApiMessage:
     return message("DeleteTopics", 6, topics=[{"name": None, "topic_id": topic_id}], timeout_ms=5_000)
 
 
-def delete_topics_by_unknown_id(scene: Scene) -> ApiMessage:
-    return message("DeleteTopics", 6, topics=[{"name": None, "topic_id": uuid.UUID(int=7)}], timeout_ms=5_000)
-
-
 # -- groups
-
-
-def find_group_coordinator(scene: Scene) -> ApiMessage:
-    return message("FindCoordinator", 3, key="offsets", key_type=0)
-
-
-def find_transaction_coordinators(scene: Scene) -> ApiMessage:
-    return message("FindCoordinator", 4, key_type=1, coordinator_keys=[scene.who, "other"])
-
-
-def find_share_coordinator(scene: Scene) -> ApiMessage:
-    return message("FindCoordinator", 6, key_type=2, coordinator_keys=["no-key"])
 
 
 def _commit(scene: Scene, topics: list[dict[str, Any]], version: int) -> ApiMessage:
@@ -208,10 +168,6 @@ def _commit(scene: Scene, topics: list[dict[str, Any]], version: int) -> ApiMess
 
 
 COMMITTED = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
-
-
-def offset_commit(scene: Scene) -> ApiMessage:
-    return _commit(scene, known_and_missing([COMMITTED], name="partitions"), 8)
 
 
 def offset_commit_by_id(scene: Scene) -> ApiMessage:
@@ -240,42 +196,12 @@ def offset_delete(scene: Scene) -> ApiMessage:
     return message("OffsetDelete", 0, group_id=f"group-{scene.who}", topics=topics)
 
 
-def join_group(scene: Scene) -> ApiMessage:
-    return message(
-        "JoinGroup",
-        5,
-        group_id=f"group-{scene.who}",
-        session_timeout_ms=6_000,
-        rebalance_timeout_ms=6_000,
-        member_id="",
-        group_instance_id=None,
-        protocol_type="consumer",
-        protocols=[{"name": "range", "metadata": b""}],
-    )
-
-
 MEMBER = {"generation_id": 1, "member_id": "absent", "group_instance_id": None}
 
 
 def sync_group(scene: Scene) -> ApiMessage:
     names = {"protocol_type": "consumer", "protocol_name": "range"}
     return message("SyncGroup", 5, group_id="offsets", assignments=[], **MEMBER, **names)
-
-
-def heartbeat(scene: Scene) -> ApiMessage:
-    return message("Heartbeat", 4, group_id="offsets", **MEMBER)
-
-
-def leave_group(scene: Scene) -> ApiMessage:
-    return message("LeaveGroup", 4, group_id="offsets", members=[{"member_id": "x", "group_instance_id": None}])
-
-
-def describe_groups(scene: Scene) -> ApiMessage:
-    return message("DescribeGroups", 5, groups=["offsets", "others"], include_authorized_operations=True)
-
-
-def list_groups(scene: Scene) -> ApiMessage:
-    return message("ListGroups", 4, states_filter=["Empty"])
 
 
 def delete_groups(scene: Scene) -> ApiMessage:
@@ -300,10 +226,6 @@ def consumer_group_heartbeat(scene: Scene) -> KioRequest:
     return _consumer_heartbeat(scene, subscribed_topic_names=("known",))
 
 
-def consumer_group_heartbeat_with_regex(scene: Scene) -> KioRequest:
-    return _consumer_heartbeat(scene, subscribed_topic_regex="known|missing")
-
-
 def consumer_group_describe(scene: Scene) -> KioRequest:
     joined = ask(scene.admin, consumer_group_heartbeat(scene))
     assert joined["assignment"]["topic_partitions"], joined
@@ -324,18 +246,6 @@ def _init(transactional_id: str | None, version: int = 5, **fields: Any) -> ApiM
         producer_epoch=-1,
         **fields,
     )
-
-
-def init_producer_id(scene: Scene) -> ApiMessage:
-    return _init(scene.who)
-
-
-def init_producer_id_without_transactions(scene: Scene) -> ApiMessage:
-    return _init(None)
-
-
-def init_producer_id_with_two_phase_commit(scene: Scene) -> ApiMessage:
-    return _init(scene.who, 6, enable2_pc=True, keep_prepared_txn=False)
 
 
 def add_partitions_to_txn(scene: Scene) -> ApiMessage:
@@ -371,10 +281,6 @@ def _of_transaction(scene: Scene) -> dict[str, Any]:
     }
 
 
-def add_offsets_to_txn(scene: Scene) -> ApiMessage:
-    return message("AddOffsetsToTxn", 3, group_id="offsets", **_of_transaction(scene))
-
-
 def txn_offset_commit(scene: Scene) -> ApiMessage:
     membership = {"generation_id": -1, "member_id": "", "group_instance_id": None}
     topics = known_and_missing([COMMITTED], name="partitions")
@@ -407,10 +313,6 @@ def list_transactions(scene: Scene) -> ApiMessage:
 # -- the cluster
 
 
-def describe_cluster(scene: Scene) -> ApiMessage:
-    return message("DescribeCluster", 0, include_cluster_authorized_operations=True)
-
-
 def describe_quorum(scene: Scene) -> ApiMessage:
     topic = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
     return message("DescribeQuorum", 1, topics=[topic])
@@ -432,17 +334,9 @@ ANY_ACL = {
 }
 
 
-def describe_acls(scene: Scene) -> ApiMessage:
-    return message("DescribeAcls", 2, **ANY_ACL)
-
-
 def create_acls(scene: Scene) -> ApiMessage:
     acl = {"resource_type": 2, "resource_name": "x", "resource_pattern_type": 3, "principal": "User:absent"}
     return message("CreateAcls", 2, creations=[{**acl, "host": "*", "operation": 3, "permission_type": 3}])
-
-
-def delete_acls(scene: Scene) -> ApiMessage:
-    return message("DeleteAcls", 2, filters=[{**ANY_ACL, "principal_filter": "User:another"}])
 
 
 TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
@@ -468,14 +362,6 @@ def incremental_alter_configs(scene: Scene) -> ApiMessage:
     return message("IncrementalAlterConfigs", 1, resources=resources, validate_only=True)
 
 
-def list_config_resources(scene: Scene) -> ApiMessage:
-    return message("ListConfigResources", 1, resource_types=[CLIENT_METRICS])
-
-
-def describe_log_dirs(scene: Scene) -> ApiMessage:
-    return message("DescribeLogDirs", 4, topics=[{"topic": "missing", "partitions": [0]}])
-
-
 def alter_replica_log_dirs(scene: Scene) -> ApiMessage:
     directory = {"path": "/nowhere", "topics": [{"name": "missing", "partitions": [0]}]}
     return message("AlterReplicaLogDirs", 2, dirs=[directory])
@@ -491,28 +377,12 @@ def alter_partition_reassignments(scene: Scene) -> ApiMessage:
     return message("AlterPartitionReassignments", 0, timeout_ms=5_000, topics=[topic])
 
 
-def list_partition_reassignments(scene: Scene) -> ApiMessage:
-    return message("ListPartitionReassignments", 0, timeout_ms=5_000, topics=None)
-
-
-def describe_client_quotas(scene: Scene) -> ApiMessage:
-    return message("DescribeClientQuotas", 1, components=[], strict=False)
-
-
 def alter_client_quotas(scene: Scene) -> ApiMessage:
     entry = {
         "entity": [{"entity_type": "user", "entity_name": "absent"}],
         "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
     }
     return message("AlterClientQuotas", 1, entries=[entry], validate_only=True)
-
-
-def describe_user_scram_credentials(scene: Scene) -> ApiMessage:
-    return message("DescribeUserScramCredentials", 0, users=[{"name": "absent"}])
-
-
-def alter_user_scram_credentials(scene: Scene) -> ApiMessage:
-    return message("AlterUserScramCredentials", 0, deletions=[{"name": "absent", "mechanism": 1}], upsertions=[])
 
 
 # -- the compared parts of a response
@@ -577,5 +447,69 @@ def requests_of(module: Mapping[str, Any]) -> dict[str, Callable[[Scene], Reques
     }
 
 
-ADMIN_AND_CLIENT_REQUESTS = requests_of(globals())
+_AT_ONCE: dict[str, Callable[[Scene], Request]] = {
+    "describe_producers": lambda scene: message(
+        "DescribeProducers", 0, topics=known_and_missing([0], name="partition_indexes")
+    ),
+    "metadata": lambda scene: _metadata(12, [{"name": "known"}, {"name": "missing"}]),
+    "metadata_of_all": lambda scene: _metadata(12, None),
+    "metadata_by_id": lambda scene: _metadata(12, [{"name": None, "topic_id": scene.known_id}]),
+    "metadata_that_creates": lambda scene: _metadata(8, [{"name": f"new-{scene.who}"}], creates=True),
+    "metadata_with_operations": lambda scene: _metadata(10, [{"name": "known"}], operations=True),
+    "delete_topics_by_unknown_id": lambda scene: message(
+        "DeleteTopics", 6, topics=[{"name": None, "topic_id": uuid.UUID(int=7)}], timeout_ms=5_000
+    ),
+    "find_group_coordinator": lambda scene: message("FindCoordinator", 3, key="offsets", key_type=0),
+    "find_transaction_coordinators": lambda scene: message(
+        "FindCoordinator", 4, key_type=1, coordinator_keys=[scene.who, "other"]
+    ),
+    "find_share_coordinator": lambda scene: message("FindCoordinator", 6, key_type=2, coordinator_keys=["no-key"]),
+    "offset_commit": lambda scene: _commit(scene, known_and_missing([COMMITTED], name="partitions"), 8),
+    "join_group": lambda scene: message(
+        "JoinGroup",
+        5,
+        group_id=f"group-{scene.who}",
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=6_000,
+        member_id="",
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b""}],
+    ),
+    "heartbeat": lambda scene: message("Heartbeat", 4, group_id="offsets", **MEMBER),
+    "leave_group": lambda scene: message(
+        "LeaveGroup", 4, group_id="offsets", members=[{"member_id": "x", "group_instance_id": None}]
+    ),
+    "describe_groups": lambda scene: message(
+        "DescribeGroups", 5, groups=["offsets", "others"], include_authorized_operations=True
+    ),
+    "list_groups": lambda scene: message("ListGroups", 4, states_filter=["Empty"]),
+    "consumer_group_heartbeat_with_regex": lambda scene: _consumer_heartbeat(
+        scene, subscribed_topic_regex="known|missing"
+    ),
+    "init_producer_id": lambda scene: _init(scene.who),
+    "init_producer_id_without_transactions": lambda scene: _init(None),
+    "init_producer_id_with_two_phase_commit": lambda scene: _init(
+        scene.who, 6, enable2_pc=True, keep_prepared_txn=False
+    ),
+    "add_offsets_to_txn": lambda scene: message("AddOffsetsToTxn", 3, group_id="offsets", **_of_transaction(scene)),
+    "describe_cluster": lambda scene: message("DescribeCluster", 0, include_cluster_authorized_operations=True),
+    "describe_acls": lambda scene: message("DescribeAcls", 2, **ANY_ACL),
+    "delete_acls": lambda scene: message("DeleteAcls", 2, filters=[{**ANY_ACL, "principal_filter": "User:another"}]),
+    "list_config_resources": lambda scene: message("ListConfigResources", 1, resource_types=[CLIENT_METRICS]),
+    "describe_log_dirs": lambda scene: message("DescribeLogDirs", 4, topics=[{"topic": "missing", "partitions": [0]}]),
+    "list_partition_reassignments": lambda scene: message(
+        "ListPartitionReassignments", 0, timeout_ms=5_000, topics=None
+    ),
+    "describe_client_quotas": lambda scene: message("DescribeClientQuotas", 1, components=[], strict=False),
+    "describe_user_scram_credentials": lambda scene: message(
+        "DescribeUserScramCredentials", 0, users=[{"name": "absent"}]
+    ),
+    "alter_user_scram_credentials": lambda scene: message(
+        "AlterUserScramCredentials", 0, deletions=[{"name": "absent", "mechanism": 1}], upsertions=[]
+    ),
+}
+"""Requests that need no preparation."""
+
+ADMIN_AND_CLIENT_REQUESTS = _AT_ONCE | requests_of(globals())
 """All but those of share groups."""

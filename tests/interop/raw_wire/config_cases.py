@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
+_OPERATIONS: Final = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
 THE_TOPIC = "<topic>"
 THE_NODE = "1"
@@ -25,10 +26,11 @@ class Case(NamedTuple):
 
 
 def _setting(resource_type: int, name: str) -> Callable[..., Case]:
-    """Return a maker of cases that change one setting of a resource."""
+    """Return a maker of cases that change one setting of a resource, with a message about `key` and `value`."""
 
     def make(key: str, value: str | None, error: int = 0, message: str | None = None, *, by: int = SET) -> Case:
-        return Case(resource_type, name, ((key, by, value),), error, message)
+        said = message and message.format(key=key, value=value, by=_OPERATIONS.get(by))
+        return Case(resource_type, name, ((key, by, value),), error, said)
 
     return make
 
@@ -37,14 +39,9 @@ _topic, _broker, _brokers = _setting(TOPIC, THE_TOPIC), _setting(BROKER, THE_NOD
 _logger, _group, _metrics = _setting(BROKER_LOGGER, THE_NODE), _setting(GROUP, "g"), _setting(CLIENT_METRICS, "s")
 
 
-def _number(name: str, value: str, kind: str) -> str:
-    return f"Invalid value {value} for configuration {name}: Not a number of type {kind}"
-
-
-def _no_list(name: str, operation: str) -> str:
-    return f"Can't {operation} to key {name} because its type is not LIST."
-
-
+_INVALID = "Invalid value {value} for configuration {key}: "
+_NO_NUMBER = _INVALID + "Not a number of type "
+_NO_LIST = "Can't {by} to key {key} because its type is not LIST."
 _PER_LISTENER = (
     "These security configs can be dynamically updated only per-listener using the listener prefix: "
     "[ssl.keystore.location]"
@@ -60,23 +57,19 @@ CASES: Final[Mapping[str, Case]] = {
     "nothing": Case(TOPIC, THE_TOPIC, (), 0, None),
     "an unknown name": _topic("colour", "1", 40, "Unknown topic config name: colour"),
     "an unknown name deleted": _topic("colour", None, by=DELETE),
-    "an unknown name appended": _topic("colour", "1", 40, _no_list("colour", "APPEND"), by=APPEND),
+    "an unknown name appended": _topic("colour", "1", 40, _NO_LIST, by=APPEND),
     "a broker's name": _topic("log.retention.ms", "1", 40, "Unknown topic config name: log.retention.ms"),
-    "no number": _topic("retention.ms", "x", 40, _number("retention.ms", "x", "LONG")),
-    "an empty number": _topic("retention.ms", "", 40, _number("retention.ms", "", "LONG")),
-    "a number too large for its type": _topic(
-        "segment.bytes", "99999999999", 40, _number("segment.bytes", "99999999999", "INT")
-    ),
-    "too small": _topic(
-        "retention.ms", "-2", 40, "Invalid value -2 for configuration retention.ms: Value must be at least -1"
-    ),
+    "no number": _topic("retention.ms", "x", 40, _NO_NUMBER + "LONG"),
+    "an empty number": _topic("retention.ms", "", 40, _NO_NUMBER + "LONG"),
+    "a number too large for its type": _topic("segment.bytes", "99999999999", 40, _NO_NUMBER + "INT"),
+    "too small": _topic("retention.ms", "-2", 40, _INVALID + "Value must be at least -1"),
     "too large": _topic(
         "min.cleanable.dirty.ratio",
         "2",
         40,
         "Invalid value 2.0 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
     ),
-    "no ratio": _topic("min.cleanable.dirty.ratio", "x", 40, _number("min.cleanable.dirty.ratio", "x", "DOUBLE")),
+    "no ratio": _topic("min.cleanable.dirty.ratio", "x", 40, _NO_NUMBER + "DOUBLE"),
     "null": _topic("retention.ms", None, 42, "Null value not supported for : retention.ms"),
     "twice": Case(
         TOPIC,
@@ -86,34 +79,24 @@ CASES: Final[Mapping[str, Case]] = {
         "Error due to duplicate config keys",
     ),
     "no such operation": _topic("retention.ms", "1", -1, None, by=9),
-    "append to what is no list": _topic("retention.ms", "1", 40, _no_list("retention.ms", "APPEND"), by=APPEND),
-    "subtract from what is no list": _topic("retention.ms", "1", 40, _no_list("retention.ms", "SUBTRACT"), by=SUBTRACT),
+    "append to what is no list": _topic("retention.ms", "1", 40, _NO_LIST, by=APPEND),
+    "subtract from what is no list": _topic("retention.ms", "1", 40, _NO_LIST, by=SUBTRACT),
     "append": _topic("cleanup.policy", "compact", by=APPEND),
     "append something unknown": _topic("cleanup.policy", "shred", 40, _CLEANUP, by=APPEND),
     "subtract everything": _topic("cleanup.policy", "delete,compact", by=SUBTRACT),
     "a policy of none": _topic("cleanup.policy", ""),
     "a policy twice": _topic("cleanup.policy", "delete,delete"),
     "an unknown policy": _topic("cleanup.policy", "shred", 40, _CLEANUP),
-    "no truth": _topic(
-        "preallocate",
-        "maybe",
-        40,
-        "Invalid value maybe for configuration preallocate: Expected value to be either true or false",
-    ),
+    "no truth": _topic("preallocate", "maybe", 40, _INVALID + "Expected value to be either true or false"),
     "truth in capitals": _topic("preallocate", "TRUE"),
     "an unknown compression": _topic(
         "compression.type",
         "rar",
         40,
-        "Invalid value rar for configuration compression.type: String must be one of: uncompressed, zstd, lz4, snappy, "
-        "gzip, producer",
+        _INVALID + "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer",
     ),
     "the case of a name": _topic(
-        "message.timestamp.type",
-        "createtime",
-        40,
-        "Invalid value createtime for configuration message.timestamp.type: String must be one of: CreateTime, "
-        "LogAppendTime",
+        "message.timestamp.type", "createtime", 40, _INVALID + "String must be one of: CreateTime, LogAppendTime"
     ),
     "lags that exclude each other": Case(
         TOPIC,
@@ -128,17 +111,10 @@ CASES: Final[Mapping[str, Case]] = {
         40,
         "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage.",
     ),
-    "a small segment": _topic(
-        "segment.bytes", "100", 40, "Invalid value 100 for configuration segment.bytes: Value must be at least 1048576"
-    ),
+    "a small segment": _topic("segment.bytes", "100", 40, _INVALID + "Value must be at least 1048576"),
     "throttled replicas": _topic("leader.replication.throttled.replicas", "0:1,1:1"),
     "all replicas throttled": _topic("leader.replication.throttled.replicas", "*"),
-    "no in-sync replica": _topic(
-        "min.insync.replicas",
-        "0",
-        40,
-        "Invalid value 0 for configuration min.insync.replicas: Value must be at least 1",
-    ),
+    "no in-sync replica": _topic("min.insync.replicas", "0", 40, _INVALID + "Value must be at least 1"),
     "more in-sync replicas than copies": _topic("min.insync.replicas", "5"),
     "an unknown topic": Case(
         TOPIC, "no-such-topic", (("retention.ms", SET, "1"),), 3, "The topic 'no-such-topic' does not exist."
@@ -148,8 +124,8 @@ CASES: Final[Mapping[str, Case]] = {
         "not a name",
         (("retention.ms", SET, "1"),),
         17,
-        "Topic name is invalid: 'not a name' contains one or more characters other than ASCII alphanumerics, '.', '_' "
-        "and '-'",
+        "Topic name is invalid: 'not a name' contains one or more characters other than ASCII alphanumerics, '.', "
+        "'_' and '-'",
     ),
     "all topics": Case(TOPIC, "", (("retention.ms", SET, "1"),), 42, "Default topic resources are not allowed."),
     "a broker's value": _broker("log.retention.ms", "70000000"),
@@ -164,10 +140,8 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "a list only when it starts": _broker("process.roles", "x", -1, None, by=APPEND),
     "deleted, though only when it starts": _broker("num.partitions", None, by=DELETE),
-    "a broker's wrong value": _broker("log.retention.ms", "x", 42, _number("log.retention.ms", "x", "LONG")),
-    "all brokers' wrong value": _brokers(
-        "message.max.bytes", "-1", 42, "Invalid value -1 for configuration message.max.bytes: Value must be at least 0"
-    ),
+    "a broker's wrong value": _broker("log.retention.ms", "x", 42, _NO_NUMBER + "LONG"),
+    "all brokers' wrong value": _brokers("message.max.bytes", "-1", 42, _INVALID + "Value must be at least 0"),
     "a retention of no time": _broker(
         "log.retention.ms",
         "0",
@@ -189,8 +163,8 @@ CASES: Final[Mapping[str, Case]] = {
         "listeners",
         "PLAINTEXT://:1",
         42,
-        "requirement failed: controller.listener.names must contain at least one value appearing in the 'listeners' "
-        "configuration when running the KRaft controller role",
+        "requirement failed: controller.listener.names must contain at least one value appearing in the "
+        "'listeners' configuration when running the KRaft controller role",
     ),
     "a listener's limit": _broker("listener.name.plaintext.max.connections", "100"),
     "another broker": Case(
@@ -203,8 +177,8 @@ CASES: Final[Mapping[str, Case]] = {
         "max.connections",
         "0",
         42,
-        "Invalid value org.apache.kafka.common.config.ConfigException: Invalid max.connections 0 for configuration "
-        "Invalid dynamic configuration",
+        "Invalid value org.apache.kafka.common.config.ConfigException: Invalid max.connections 0 for configuration"
+        " Invalid dynamic configuration",
     ),
     "no connections of an address": _brokers(
         "max.connections.per.ip",
@@ -217,18 +191,16 @@ CASES: Final[Mapping[str, Case]] = {
         "num.io.threads",
         "100",
         42,
-        "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation failed "
-        "for num.io.threads=100, value should not be greater than double the current value 8 for configuration Invalid "
-        "dynamic configuration",
+        "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation "
+        "failed for num.io.threads=100, value should not be greater than double the current value 8 for "
+        "configuration Invalid dynamic configuration",
     ),
     "one more thread": _broker("num.io.threads", "9"),
     "a broker's in-sync replicas": _broker(
         "min.insync.replicas", "2", 40, "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
     ),
     "a throttle": _broker("leader.replication.throttled.rate", "10"),
-    "no throttle": _broker(
-        "leader.replication.throttled.rate", "x", 42, _number("leader.replication.throttled.rate", "x", "LONG")
-    ),
+    "no throttle": _broker("leader.replication.throttled.rate", "x", 42, _NO_NUMBER + "LONG"),
     "a level": _logger("root", "INFO"),
     "an unknown level": _logger("root", "LOUD", 40, f"Cannot set the log level of root to LOUD {_LEVELS}"),
     "an unknown logger": _logger("no.such.logger", "INFO", 40, "Logger no.such.logger does not exist!"),
@@ -255,30 +227,19 @@ CASES: Final[Mapping[str, Case]] = {
         40,
         "consumer.heartbeat.interval.ms must be in the range 5000 to 15000 inclusive.",
     ),
-    "a group's wrong value": _group(
-        "consumer.session.timeout.ms", "x", 40, _number("consumer.session.timeout.ms", "x", "INT")
-    ),
+    "a group's wrong value": _group("consumer.session.timeout.ms", "x", 40, _NO_NUMBER + "INT"),
     "a group's unknown name": _group("colour", "x", 40, "Unknown group config name: colour"),
     "all groups": Case(
         GROUP, "", (("consumer.session.timeout.ms", SET, "50000"),), 42, "Default group resources are not allowed."
     ),
-    "append to a group's": _group(
-        "consumer.session.timeout.ms", "1", 40, _no_list("consumer.session.timeout.ms", "APPEND"), by=APPEND
-    ),
+    "append to a group's": _group("consumer.session.timeout.ms", "1", 40, _NO_LIST, by=APPEND),
     "an unknown isolation": _group(
-        "share.isolation.level",
-        "x",
-        40,
-        "Invalid value x for configuration share.isolation.level: String must be one of: read_committed, "
-        "read_uncommitted",
+        "share.isolation.level", "x", 40, _INVALID + "String must be one of: read_committed, read_uncommitted"
     ),
     "warm-up replicas": _group("streams.num.warmup.replicas", "3"),
     "no warm-up replicas": _group("streams.num.warmup.replicas", "0"),
     "fewer than no warm-up replicas": _group(
-        "streams.num.warmup.replicas",
-        "-1",
-        40,
-        "Invalid value -1 for configuration streams.num.warmup.replicas: Value must be at least 0",
+        "streams.num.warmup.replicas", "-1", 40, _INVALID + "Value must be at least 0"
     ),
     "more warm-up replicas than the broker allows": _group(
         "streams.num.warmup.replicas", "21", 40, "streams.num.warmup.replicas must be less than or equal to 20"
@@ -291,9 +252,7 @@ CASES: Final[Mapping[str, Case]] = {
     "an interval too short": _metrics(
         "interval.ms", "1", 42, "Invalid value 1 for interval.ms, interval must be between 100 and 3600000 (1 hour)"
     ),
-    "a subscription with an interval that is no number": _metrics(
-        "interval.ms", "x", 40, _number("interval.ms", "x", "INT")
-    ),
+    "a subscription with an interval that is no number": _metrics("interval.ms", "x", 40, _NO_NUMBER + "INT"),
     "a subscription with two problems": Case(
         CLIENT_METRICS,
         "s",
@@ -306,7 +265,7 @@ CASES: Final[Mapping[str, Case]] = {
     "a pattern with two equals signs": _metrics(
         "match", "client_id=a=b", 40, "Illegal client matching pattern: client_id=a=b"
     ),
-    "metrics appended": _metrics("metrics", "a", 40, _no_list("metrics", "APPEND"), by=APPEND),
+    "metrics appended": _metrics("metrics", "a", 40, _NO_LIST, by=APPEND),
     "a match of nothing known": _metrics("match", "colour=a", 40, "Illegal client matching pattern: colour=a"),
     "a match that is no expression": _metrics(
         "match", "client_id=[", 40, "Illegal client matching pattern: client_id=["

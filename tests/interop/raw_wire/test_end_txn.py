@@ -88,6 +88,7 @@ def test_add_offsets(wire: Wire, transactional_id: str, group: str, version: int
 # -- EndTxn up to v4: strict epochs, no bump
 
 
+@every_broker
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("commit", [COMMIT, ABORT])
 def test_old_end_does_not_bump(wire: Wire, transactional_id: str, topic: str, version: int, commit: bool) -> None:
@@ -103,6 +104,7 @@ def test_old_end_does_not_bump(wire: Wire, transactional_id: str, topic: str, ve
     fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else Code.PRODUCER_FENCED
     assert wire.end(transactional_id, identity.bumped(), commit=commit, version=version) == End(fenced)
     # the next transaction goes on with the same epoch and the next sequence
+    assert wire.produce(transactional_id, identity, topic, 1, version=11).error == Code.TRANSACTION_ABORTABLE
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
     assert wire.produce(transactional_id, identity, topic, 1, version=11) == Produced(Code.NONE, 2)
     assert wire.end_settled(transactional_id, identity, commit=commit, version=version) == End(Code.NONE)
@@ -120,10 +122,12 @@ def test_end_of_unknown_ids(broker: Broker, wire: Wire, transactional_id: str) -
         assert wire.end("", identity, commit=COMMIT, version=version) == End(Code.INVALID_REQUEST)
 
 
+@every_broker
 def test_old_end_without_a_transaction(wire: Wire, transactional_id: str) -> None:
     identity = wire.init_ok(transactional_id)
-    assert wire.end(transactional_id, identity, commit=COMMIT, version=4) == End(Code.INVALID_TXN_STATE)
-    assert wire.end(transactional_id, identity, commit=ABORT, version=4) == End(Code.INVALID_TXN_STATE)
+    for version in range(5):
+        for commit in (COMMIT, ABORT):
+            assert wire.end(transactional_id, identity, commit=commit, version=version) == End(Code.INVALID_TXN_STATE)
 
 
 def test_old_end_of_a_transaction_opened_by_produce(wire: Wire, transactional_id: str, topic: str) -> None:
@@ -232,6 +236,7 @@ def test_transaction_timeout(broker: Broker, wire: Wire, transactional_id: str, 
     assert wire.produce(transactional_id, identity.bumped(), topic, 0).error == Code.NONE
 
 
+@every_broker
 def test_transaction_timeout_seen_by_old_clients(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id, timeout_ms=1)
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
@@ -239,3 +244,4 @@ def test_transaction_timeout_seen_by_old_clients(wire: Wire, transactional_id: s
     assert wire.describe(transactional_id).identity == identity.bumped()
     assert wire.end(transactional_id, identity, commit=COMMIT, version=4) == End(Code.PRODUCER_FENCED)
     assert wire.end(transactional_id, identity, commit=ABORT, version=1) == End(Code.INVALID_PRODUCER_EPOCH)
+    assert wire.add(transactional_id, identity, (topic, 0)) == [Code.PRODUCER_FENCED]

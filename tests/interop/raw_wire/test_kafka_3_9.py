@@ -118,20 +118,6 @@ def test_the_coordinator_is_asked_about_every_epoch(wire: Wire, transactional_id
     assert produce(wire, transactional_id, zombie, topic, 0).error == Code.INVALID_PRODUCER_EPOCH
 
 
-@pytest.mark.parametrize("commit", [COMMIT, ABORT])
-def test_two_transactions_of_one_epoch(wire: Wire, transactional_id: str, topic: str, commit: bool) -> None:
-    identity = open_transaction(wire, transactional_id, topic)
-    assert wire.end_settled(transactional_id, identity, commit=commit, version=4) == End(NONE)
-    assert wire.end(transactional_id, identity, commit=commit, version=4) == End(NONE)
-    assert wire.end(transactional_id, identity, commit=not commit, version=4) == End(Code.INVALID_TXN_STATE)
-    assert wire.end(transactional_id, identity.bumped(), commit=commit, version=4) == End(Code.PRODUCER_FENCED)
-    marker = wire.fetch(topic).batches[-1]
-    assert (marker.is_control, marker.identity) == (True, identity)
-    assert produce(wire, transactional_id, identity, topic, 1).error == Code.TRANSACTION_ABORTABLE
-    assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
-    assert produce(wire, transactional_id, identity, topic, 1) == Produced(NONE, 2)
-
-
 def test_epoch_from_the_future_while_a_transaction_is_open(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = open_transaction(wire, transactional_id, topic)
     future = identity.bumped()
@@ -142,13 +128,6 @@ def test_epoch_from_the_future_while_a_transaction_is_open(wire: Wire, transacti
     assert wire.wait_until_settled(transactional_id).identity == future
 
 
-def test_end_without_a_transaction(wire: Wire, transactional_id: str) -> None:
-    identity = wire.init_ok(transactional_id)
-    for version in range(5):
-        for commit in (COMMIT, ABORT):
-            assert wire.end(transactional_id, identity, commit=commit, version=version) == End(Code.INVALID_TXN_STATE)
-
-
 def test_initialisation_of_an_open_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = open_transaction(wire, transactional_id, topic)
     assert wire.init(transactional_id, identity) == Init(Code.CONCURRENT_TRANSACTIONS, NO_IDENTITY)
@@ -156,16 +135,6 @@ def test_initialisation_of_an_open_transaction(wire: Wire, transactional_id: str
     # the fence is not remembered as the client's own bump
     assert wire.init(transactional_id, identity) == Init(Code.PRODUCER_FENCED, NO_IDENTITY)
     assert wire.init(transactional_id) == Init(NONE, identity.bumped(2))
-
-
-def test_timeout(wire: Wire, transactional_id: str, topic: str) -> None:
-    identity = open_transaction(wire, transactional_id, topic, timeout_ms=1)
-    aborted = wait_for(lambda: wire.describe(transactional_id), lambda described: described.state == "CompleteAbort")
-    assert aborted.identity == identity.bumped()
-    for commit in (COMMIT, ABORT):
-        assert wire.end(transactional_id, identity, commit=commit, version=4) == End(Code.PRODUCER_FENCED)
-    assert produce(wire, transactional_id, identity, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
-    assert wire.add(transactional_id, identity, (topic, 0)) == [Code.PRODUCER_FENCED]
 
 
 def test_epoch_limit(broker: Broker, wire: Wire, transactional_id: str, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Apache Kafka's logins in `tests/emulator/security/login_answers.py` are those of a real broker."""
+"""The transcripts in `tests/emulator/security/login_cases.py` are those of a real broker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.emulator.api.raw_client import RawClient
-from tests.emulator.security.login_answers import ANSWERS
-from tests.emulator.security.login_cases import BRIEF_MS, LISTENERS, PROPERTIES, SCRAM_USERS, SCRIPTS
+from tests.emulator.security.login_cases import BRIEF_MS, CASES, LISTENERS, PROPERTIES, SCRAM_USERS
 from tests.emulator.security.login_script import LoginScript
 from tests.interop.conftest import start
 from tests.support.servers.apache_kafka import ApacheKafka
@@ -28,16 +27,16 @@ def transcripts(apache_kafka_with_logins: ApacheKafka) -> dict[str, list[str]]:
     """The transcripts of all scripts, played at the same time: some wait for the end of a session."""
 
     def transcript(name: str) -> list[str]:
-        listener, run = SCRIPTS[name]
+        listener, run, _ = CASES[name]
         with RawClient(apache_kafka_with_logins.address(listener)) as client:
             script = LoginScript(client, time.time, lambda: time.sleep(BRIEF_MS / 1000 + 0.1))
             run(script)
             return script.transcript
 
     with ThreadPoolExecutor(8) as pool:
-        return dict(zip(SCRIPTS, pool.map(transcript, SCRIPTS), strict=True))
+        return dict(zip(CASES, pool.map(transcript, CASES), strict=True))
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", CASES)
 def test_every_login_is_answered_as_the_table_says(transcripts: dict[str, list[str]], name: str) -> None:
-    assert transcripts[name] == ANSWERS[name]
+    assert transcripts[name] == CASES[name].transcript
