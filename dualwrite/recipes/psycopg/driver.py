@@ -185,6 +185,7 @@ def text_of(connection: AnyConnection, value: bytes | None) -> str | None:
 
 
 _IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
+_ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
 
 
 def is_between_statements(connection: AnyConnection) -> bool:
@@ -194,6 +195,11 @@ def is_between_statements(connection: AnyConnection) -> bool:
         and not connection._pipeline  # noqa: SLF001
         and not connection.lock.locked()
     )
+
+
+def is_interrupted(connection: AnyConnection) -> bool:
+    """Return whether an exception ended the wait for a response: psycopg reads it on KeyboardInterrupt alone."""
+    return connection.pgconn.transaction_status == _ACTIVE and not connection.lock.locked()
 
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------

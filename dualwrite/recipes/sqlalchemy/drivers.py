@@ -127,9 +127,11 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
             transaction.before_rollback()
         try:
             send_rollback(dbapi_connection)
-        except BaseException:
+        except BaseException as error:
+            was_sent = not is_mid_statement(dialect, dbapi_connection, error)
             terminate(dialect, dbapi_connection)  # a Session leaves it to garbage collection, in its transaction
-            raise
+            if was_sent:
+                raise
 
     dialect.do_commit = do_commit  # type: ignore[method-assign]
     dialect.do_rollback = do_rollback  # type: ignore[method-assign]
@@ -142,6 +144,18 @@ def terminate(dialect: sa.Dialect, connection: Any) -> None:
             dialect.do_terminate(getattr(connection, "dbapi_connection", connection))
         except Exception as error:  # the error of ROLLBACK is raised
             pass_on_signal(error)
+
+
+def is_mid_statement(dialect: sa.Dialect, connection: Any, error: BaseException) -> bool:
+    """Return whether `error` is psycopg's for a ROLLBACK not sent, as an exception interrupted the statement before.
+
+    That exception is on its way to the caller, and the error of ROLLBACK would replace it.
+    """
+    if dialect.driver not in DRIVERS_THAT_MARK or not isinstance(error, dialect.loaded_dbapi.Error):
+        return False
+    from dualwrite.recipes.psycopg.driver import is_interrupted  # psycopg may not be installed
+
+    return is_interrupted(dialect.get_driver_connection(getattr(connection, "dbapi_connection", connection)))
 
 
 def mark_transactions(dialect: sa.Dialect) -> None:
