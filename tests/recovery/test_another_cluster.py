@@ -11,6 +11,7 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.errors import StateRowError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -102,6 +103,10 @@ def test_an_open_transaction_with_the_pair_that_the_row_has_from_another_cluster
         (open_one,) = [each for each in site.emulator.transactions() if each.state == "Ongoing"]
         pair = PreparedTxnState.of(producer_id=open_one.producer_id, producer_epoch=open_one.producer_epoch)
         elsewhere = replace(manifest, prepared_state=pair, cluster_id="gone")
+        if ended == "given up":
+            site.change_row(prepared_transaction_state=str(pair), manifest=forgotten_text(pair, "damaged"))
+            with pytest.raises(StateRowError, match="cannot be parsed"):
+                site.recover()
         text = settled_text(pair) if ended == "settled" else forgotten_text(pair, str(elsewhere))
         site.change_row(prepared_transaction_state=str(pair), manifest=text)
         recover(site, by)

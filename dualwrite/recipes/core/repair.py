@@ -70,8 +70,7 @@ async def is_of_another_cluster(
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return True
-    manifest = manifest_of(row, text) if is_forgotten(row, text) else None
-    if manifest is None:
+    if not is_forgotten(row, text) or (manifest := _manifest(owned, row, text)) is None:
         return False
     try:
         await owned.kafka.end_of(manifest, owned.resolve_timeout_ms, is_over=True)
@@ -99,15 +98,7 @@ async def prove(
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return IS_OVER
-    try:
-        manifest = manifest_of(row, text)
-    except ValueError as error:
-        raise StateRowError(
-            f"the manifest of {row} in the state row of transactional id {owned.transactional_id!r} cannot be parsed: "
-            f"{error}; neither database nor Kafka was changed, and the transaction stays in doubt: another program "
-            "writes to kafka_transaction_state, or a newer dualwrite wrote the manifest. Restore its previous text, "
-            "or use that version"
-        ) from error
+    manifest = _manifest(owned, row, text)
     if manifest is None:
         return await without_log(owned, database, row, text, "its state row has no manifest")
     count(Counted.PROOFS)
@@ -148,6 +139,18 @@ async def prove(
         owned.tally.unproven += 1
         log_evidence_gone(owned.transactional_id, row, end)
     return proof
+
+
+def _manifest(owned: OwnedId, row: PreparedTxnState, text: str) -> Manifest | None:
+    try:
+        return manifest_of(row, text)
+    except ValueError as error:
+        raise StateRowError(
+            f"the manifest of {row} in the state row of transactional id {owned.transactional_id!r} cannot be parsed: "
+            f"{error}; neither database nor Kafka was changed, and the transaction stays in doubt: another program "
+            "writes to kafka_transaction_state, or a newer dualwrite wrote the manifest. Restore its previous text, "
+            "or use that version"
+        ) from error
 
 
 async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
