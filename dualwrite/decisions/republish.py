@@ -168,7 +168,8 @@ async def _publish_again(
             stamp = Stamp(list(headers), timestamp_ms)
             if renews_timestamps:
                 stamp = renewed(*stamp, int(time.time() * 1000))
-            await producer.send_checked(topic, value, key, stamp.headers, partition, stamp.timestamp_ms)
+            with producer.any_size():
+                await producer.send_checked(topic, value, key, stamp.headers, partition, stamp.timestamp_ms)
             count += 1
     state = await producer.prepare_transaction()
     stored = producer.manifest

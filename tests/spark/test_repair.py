@@ -421,6 +421,13 @@ def test_many_records_in_many_batches(site: RepairSite) -> None:
     site.assert_agreed(*values)
 
 
+def test_a_record_of_a_process_with_a_larger_limit(site: RepairSite) -> None:
+    site.decided("x" * 300)
+    let_end(site, Way.TIMEOUT)
+    site.sink(kafka__max__request__size="300").finish()
+    site.assert_agreed("x" * 300)
+
+
 def test_many_attempts_at_once(site: RepairSite) -> None:
     values = [f"{number:02}" for number in range(30)]
     committer = site.decided(*values)
