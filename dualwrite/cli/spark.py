@@ -12,7 +12,13 @@ from typing import Any, Final
 import click
 
 from dualwrite.cli.colours import Meaning
-from dualwrite.cli.connection import KafkaAccess, database_option, json_option, store_kafka_options
+from dualwrite.cli.connection import (
+    KafkaAccess,
+    database_option,
+    json_option,
+    publishing_kafka_options,
+    store_kafka_options,
+)
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Group
 from dualwrite.cli.init_db import make_tables
@@ -60,7 +66,8 @@ def _completion(access: KafkaAccess) -> Completion:
 
     It prepares no new transaction, and those it finds were left under the guarantee of the existing brokers.
     """
-    settings = {name.replace("_", "."): value for name, value in access.settings.items()}
+    given = access.settings | access.publishing
+    settings = {name.replace("_", "."): value for name, value in given.items()}
     settings |= {"transaction.two.phase.commit.enable": True, "accept.bounded.guarantee": True}
     return Completion(settings, parallelism=DEFAULT_COMMIT_PARALLELISM, step_timeout_ms=access.timeout_ms)
 
@@ -96,7 +103,7 @@ def _init_store(
 
 
 @command.command("recover", short_help="End the transactions that an application left open.")
-@store_options(with_kafka=True)
+@store_options(publishing_kafka_options)
 @sink_option
 @click.option(
     "--condemn",
@@ -278,7 +285,7 @@ def _found_document(found: Found) -> dict[str, Any]:
 
 
 @command.command("acknowledge-lost", short_help="Declare that a lost batch has been dealt with.")
-@store_options(with_kafka=False)
+@store_options(store_kafka_options)
 @batch_options
 @click.option(
     "--owed",

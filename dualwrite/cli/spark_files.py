@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dualwrite.cli.connection import json_option
+from dualwrite.cli.connection import json_option, store_kafka_options
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import print_json
 from dualwrite.cli.spark_store import NamedBatch, StoreAccess, batch_options, store_options
@@ -15,7 +15,7 @@ from spark_sink.lake.place import LakePlace
 
 
 @click.command("export-files", short_help="Copy the data files that a Delta or Iceberg table is owed.")
-@store_options(with_kafka=False)
+@store_options(store_kafka_options)
 @batch_options
 @click.option(
     "--to",

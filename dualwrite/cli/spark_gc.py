@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from dualwrite.cli.colours import Meaning
-from dualwrite.cli.connection import json_option
+from dualwrite.cli.connection import json_option, store_kafka_options
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import print_json, print_labelled
@@ -26,7 +26,7 @@ _FILE_AGE_DAYS: Final = 7
 
 
 @click.command("gc", short_help="Delete old batches from the commit store.")
-@store_options(with_kafka=False)
+@store_options(store_kafka_options)
 @sink_option
 @number_option(
     "--keep",

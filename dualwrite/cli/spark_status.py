@@ -11,7 +11,7 @@ import click
 from rich.console import Group, RenderableType
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.cli.connection import json_option
+from dualwrite.cli.connection import json_option, kafka_options
 from dualwrite.cli.failures import LEFT, sentence
 from dualwrite.cli.groups import Command
 from dualwrite.cli.live import interval_option, show_live
@@ -42,7 +42,7 @@ class _Table:
 
 
 @click.command("status", cls=Command, short_help="Show sinks, batches in doubt or lost, and ages; once or live.")
-@store_options(with_kafka=True)
+@store_options(kafka_options)
 @sink_option
 @click.option(
     "--watch",

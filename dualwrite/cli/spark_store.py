@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dualwrite.cli.connection import KafkaAccess, database, database_option, kafka_options, store_kafka_options
+from dualwrite.cli.connection import KafkaAccess, database, database_option
 from dualwrite.errors import ConfigError
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.topic.kafka_log import KafkaLog
@@ -47,11 +47,11 @@ class StoreAccess:
             yield CommitStore(engine, schema=self.schema, create_tables=False)
 
 
-def store_options(*, with_kafka: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of Kafka, `--database` and `--schema`, which the command gets as `store`, a StoreAccess.
+_Option = Callable[[Callable[..., None]], Callable[..., None]]
 
-    `with_kafka`: the command needs Kafka also if the store is in a database.
-    """
+
+def store_options(add_kafka: _Option) -> _Option:
+    """Add `--database`, `--schema` and the options of `add_kafka`, which the command gets as `store`, a StoreAccess."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -60,7 +60,6 @@ def store_options(*, with_kafka: bool) -> Callable[[Callable[..., None]], Callab
         ) -> None:
             command(*arguments, store=StoreAccess(database_url, schema, access), **options)
 
-        add_kafka = kafka_options if with_kafka else store_kafka_options
         return add_kafka(database_option(required=True)(schema_option(with_store)))
 
     return add

@@ -154,12 +154,18 @@ def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
 
 
 def test_what_a_broker_aborted_is_repaired(call: Call, tmp_path: Path) -> None:
-    with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3), clock=VirtualClock()) as emulator:
+    config = BrokerConfig(profile=Profile.KAFKA_4_3, transaction_max_timeout_ms=60_000)
+    with Emulator(config=config, clock=VirtualClock()) as emulator:
         world = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
-        world.write("s", 0, [["a"], ["b"]], die_at=PausePoint.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
+        emulator.set_config({"max.message.bytes": "300"}, topic=world.topic)
+        values = ["a" * 1000, "b" * 1000]
+        options = {"txn.timeoutMs": "60000", "kafka.compression.type": "gzip"}
+        world.write("s", 0, [[each] for each in values], die_at=PausePoint.AFTER_DECISION, **options)
+        settings = tmp_path / "kafka.properties"
+        settings.write_text("compression.type=gzip\ntransaction.timeout.ms=60000\n")
         emulator.advance_clock(80_000)
         until(lambda: not world.open_ids())
-        recover = ("spark", "recover", *world.reach, "--min-age", 0)
+        recover = ("spark", "recover", *world.reach, "--command-config", settings, "--min-age", 0)
         dry = call(*recover, "--json")
         assert (dry.code, [(each["action"], each["changed"]) for each in dry.document["found"]]) == (
             1,
@@ -168,7 +174,7 @@ def test_what_a_broker_aborted_is_repaired(call: Call, tmp_path: Path) -> None:
         applied = call(*recover, "--apply")
         assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks checked")
         assert applied.out.count(" repair ") == 2
-        assert world.values() == ["a", "b"]
+        assert world.values() == values
         world.engine.dispose()
 
 
