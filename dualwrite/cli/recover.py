@@ -28,7 +28,7 @@ from dualwrite.cli.groups import Command
 from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
-from dualwrite.cli.taken_out import block_names, document_of, keeping_in, print_each, take_out_each
+from dualwrite.cli.taken_out import Handover, block_names, document_of, take_out_each
 from dualwrite.recipes.core.judge import REFUSALS
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.recovery.forgetting import Forgotten
@@ -196,9 +196,10 @@ def command(
             chosen = Chosen(forget_cluster, "" if everything else prefix, transactional_ids, schema, lock_timeout_ms)
             forgotten = forget_each(engine, access, chosen, apply=apply, yes=yes)
         stored = [(name, seq) for name, seq in taken if seq != OWED]
-        blocks = take_out_each(engine, stored, apply=apply, to=take_out_to, schema=schema)
-        if not as_json:
-            print_each(blocks, to=take_out_to)
+        handover = Handover(take_out_to, as_json)
+        blocks = take_out_each(engine, stored, handover, apply=apply, schema=schema)
+        for block in blocks:
+            handover.tell(block)
         service = RecoveryService(
             engine,
             prefix="" if everything else prefix,
@@ -206,7 +207,7 @@ def command(
             publish_again=publish_again,
             topics=topics,
             take_out_owed=[name for name, seq in taken if seq == OWED],
-            keep=keeping_in(take_out_to),
+            keep=handover.keep,
             min_age_ms=int(min_age * 1000),
             lock_timeout_ms=lock_timeout_ms,
             acknowledge_lost=acknowledge_lost,
@@ -219,7 +220,7 @@ def command(
         opened.enter_context(service)
         if interval is None:
             done = Done(blocks, forgotten)
-            ctx.exit(_once(service, done, apply=apply, as_json=as_json, to=take_out_to))
+            ctx.exit(_once(service, done, handover, apply=apply))
         ctx.exit(_rounds(service, interval, apply=apply, as_json=as_json))
 
 
@@ -252,13 +253,14 @@ class Done(NamedTuple):
 _NO_DECISIONS: Final = Done()
 
 
-def _once(service: RecoveryService, done: Done, *, apply: bool, as_json: bool, to: Path | None) -> int:
+def _once(service: RecoveryService, done: Done, handover: Handover, *, apply: bool) -> int:
     with _progress() as watched:
         report = service.recover(watched) if apply else service.plan(watched)
-    if as_json:
+    for block in report.taken_out:
+        handover.tell(block)
+    if handover.as_json:
         print_json(as_document(report, done))
     else:
-        print_each(report.taken_out, to=to)
         _print(report)
     return 0 if report.is_clean and not done.has_failed else LEFT
 

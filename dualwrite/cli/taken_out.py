@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,37 +30,47 @@ def block_names(ctx: click.Context, param: click.Parameter, given: Sequence[str]
     return names
 
 
-def take_out_each(
-    engine: sa.Engine, names: Sequence[tuple[str, int]], *, apply: bool, to: Path | None, schema: str | None
-) -> list[TakenOut]:
-    """Take blocks out, or only read them; write those taken out to `to` before the database commits."""
-    return [take_out(engine, name, seq, apply=apply, keep=keeping_in(to), schema=schema) for name, seq in names]
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """Hands over the records of blocks that are taken out: to a file, or else on standard output."""
 
+    to: Path | None
+    as_json: bool
+    """Standard output is for one document, which comes last; the records go to standard error before it."""
 
-def keeping_in(to: Path | None) -> Callable[[TakenOut], object] | None:
-    """Return the function that writes a block taken out to a file; None without a file."""
-    return None if to is None else lambda taken: _append(to, taken)
+    def keep(self, taken: TakenOut) -> None:
+        """Write the records out; called before the database commits, because they may be nowhere else then."""
+        if self.to is None:
+            self._echo(taken)
+            return
+        with self.to.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines_of(taken))
+            file.flush()
+            os.fsync(file.fileno())
 
+    def tell(self, taken: TakenOut) -> None:
+        """Print that a block is taken out, or would be, and then its records, unless they were written out before."""
+        if self.as_json:
+            return
+        ends = f"is taken out; its records are {'above' if self.to is None else f'in {self.to}'}"
+        if not taken.changed:
+            ends = "would be taken out with --apply:"
+        has = f"{len(taken.records)} records" if taken.unreadable is None else "which cannot be read"
+        name = "the records owed under" if taken.seq == OWED else f"block {taken.seq} of"
+        click.echo(f"{name} {taken.transactional_id} ({has}) {ends}")
+        if not taken.changed:
+            self._echo(taken)
 
-def _append(to: Path, taken: TakenOut) -> None:
-    with to.open("a", encoding="utf-8") as file:
+    def _echo(self, taken: TakenOut) -> None:
         for line in lines_of(taken):
-            file.write(f"{line}\n")
-        file.flush()
-        os.fsync(file.fileno())
+            click.echo(line, err=self.as_json)
 
 
-def print_each(taken: Sequence[TakenOut], *, to: Path | None) -> None:
-    """Print blocks taken out, or to be taken out; print records only if they were not written to a file."""
-    for block in taken:
-        what = "is taken out" if block.changed else "would be taken out with --apply"
-        where = f"; its records are in {to}" if block.changed and to is not None else ":"
-        has = f"{len(block.records)} records" if block.unreadable is None else "which cannot be read"
-        name = "the records owed under" if block.seq == OWED else f"block {block.seq} of"
-        click.echo(f"{name} {block.transactional_id} ({has}) {what}{where}")
-        if not (block.changed and to is not None):
-            for line in lines_of(block):
-                click.echo(line)
+def take_out_each(
+    engine: sa.Engine, names: Sequence[tuple[str, int]], handover: Handover, *, apply: bool, schema: str | None
+) -> list[TakenOut]:
+    """Take blocks out, or only read them."""
+    return [take_out(engine, name, seq, apply=apply, keep=handover.keep, schema=schema) for name, seq in names]
 
 
 def lines_of(taken: TakenOut) -> list[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from dualwrite import Outbox
+from dualwrite.admin import HangingTransaction
 from dualwrite.broker_emulator import Emulator
 from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.recovery import service
 from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from tests.cli.conftest import Call
@@ -160,6 +163,20 @@ def test_recover_takes_out_what_is_not_proven(call: Call, not_proven: Scenario) 
     assert (taken["changed"], [record["value_text"] for record in taken["records"]]) == (True, ["1"])
     call(*options(not_proven, "--all", "--min-age", 0, "--apply"))
     assert published(not_proven) == ["2"]
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+def test_what_is_taken_out_is_printed_before_anything_that_follows(
+    call: Call, not_proven: Scenario, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
+) -> None:
+    def stop(*_: object, **__: object) -> list[HangingTransaction]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service, "find_hanging", stop)
+    named = ("--take-out", f"{outbox_of(not_proven)}:0", "--min-age", 0, "--apply", *as_json)
+    done = call(*options(not_proven, *named))
+    lines = [json.loads(line) for line in (done.out + done.err).splitlines() if line.startswith("{")]
+    assert (done.code, [(line["seq"], line["value_text"]) for line in lines]) == (130, [(0, "1")])
 
 
 def test_publish_again_is_for_what_was_examined(call: Call, scenario: Scenario) -> None:

@@ -13,7 +13,7 @@ import pytest
 from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP, Stamp, original, renewed
-from dualwrite.errors import DatabaseWentBackError, OwedRecordsRefusedError, RetriableError
+from dualwrite.errors import ConfigError, DatabaseWentBackError, OwedRecordsRefusedError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -191,6 +191,8 @@ def test_the_recovery_service_names_it_and_takes_it_out(tier: Tier, tmp_path: Pa
         assert (found.action, found.changed, found.is_left) == (Action.REFUSED, False, True)
         assert "dualwrite recover --take-out tid:0 --apply" in (found.error or "")
         row = site.row(), site.text()
+        with pytest.raises(ConfigError, match="requires keep"):
+            site.serviced(take_out_owed=["tid"])
         with pytest.raises(OSError, match="the disk is full"):
             site.serviced(take_out_owed=["tid"], keep=fail)
         assert (site.row(), site.text()) == row
@@ -204,7 +206,7 @@ def test_the_recovery_service_names_it_and_takes_it_out(tier: Tier, tmp_path: Pa
             ("orders", 0, b"decided", [("own", b"1")])
         ]
         assert site.serviced().is_clean
-        (nothing,) = site.serviced(take_out_owed=["tid"]).found
+        (nothing,) = site.serviced(take_out_owed=["tid"], keep=kept.append).found
         assert (nothing.action, nothing.error) == (
             Action.FAILED,
             "nothing is owed under this id, so nothing was taken out",

@@ -69,8 +69,8 @@ class RecoveryService:
     been open for `min_age_ms`, by this machine's clock. A row whose lock is not free within `lock_timeout_ms` is in
     use. `acknowledge_lost` names ids whose loss an operator has dealt with: they can be used again. `force_terminate`
     names ids without a row whose open transaction is to be aborted without a decision of any database. `take_out_owed`
-    names ids whose owed records are not to be published: they are in `RecoveryReport.taken_out`, and `keep` gets them
-    before anything is changed; if it raises, nothing is. `publish_again` names outboxes whose last batch is not proven,
+    names ids whose owed records are not to be published: `keep`, which it requires, gets them before anything is
+    changed; if it raises, nothing is. `publish_again` names outboxes whose last batch is not proven,
     and is not in Kafka, as an operator has found. Transactions of the ids that no coordinator will ever end are looked
     for in the topics of the rows' manifests, and in `topics` besides. Ids may be given with or without the suffix that
     Kafka sees. `schema` is the schema of the state table; by default the unqualified name is looked up. `timeout_ms`
@@ -113,6 +113,8 @@ class RecoveryService:
                 "no transactional ids are selected, and nothing was recovered: pass prefix (an empty one selects all "
                 "ids) or transactional_ids"
             )
+        if self._decided[Decision.TAKEN_OUT] and keep is None:
+            raise ConfigError("take_out_owed requires keep, which writes the records out: nothing else has them then")
         if min_age_ms < 0:
             raise ConfigError(f"min_age_ms must be at least 0, not {min_age_ms}")
         if "default_api_timeout_ms" in settings:
