@@ -198,8 +198,6 @@ def command(
         stored = [(name, seq) for name, seq in taken if seq != OWED]
         handover = Handover(take_out_to, as_json)
         blocks = take_out_each(engine, stored, handover, apply=apply, schema=schema)
-        for block in blocks:
-            handover.tell(block)
         service = RecoveryService(
             engine,
             prefix="" if everything else prefix,

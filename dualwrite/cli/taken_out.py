@@ -69,8 +69,12 @@ class Handover:
 def take_out_each(
     engine: sa.Engine, names: Sequence[tuple[str, int]], handover: Handover, *, apply: bool, schema: str | None
 ) -> list[TakenOut]:
-    """Take blocks out, or only read them."""
-    return [take_out(engine, name, seq, apply=apply, keep=handover.keep, schema=schema) for name, seq in names]
+    """Take blocks out, or only read them; tell of each before the next, which may be refused."""
+    blocks = []
+    for name, seq in names:
+        blocks.append(take_out(engine, name, seq, apply=apply, keep=handover.keep, schema=schema))
+        handover.tell(blocks[-1])
+    return blocks
 
 
 def lines_of(taken: TakenOut) -> list[str]:
