@@ -25,18 +25,6 @@ def test_one_record_transaction_is_two_requests(producer: Producer, emulator: Em
     assert seen.hits == 10
 
 
-def test_several_topics_and_partitions_in_one_transaction(producer: Producer, read_committed: ReadCommitted) -> None:
-    producer.begin_transaction()
-    futures = [producer.send("events", f"e{i}", partition=i % 3) for i in range(9)]
-    futures.append(producer.send("orders", "o"))
-    producer.commit_transaction()
-    placed = [future.result(0) for future in futures]
-    assert [(m.topic, m.partition, m.offset) for m in placed[:9]] == [("events", i % 3, i // 3) for i in range(9)]
-    assert placed[9][:3] == ("orders", 0, 0)
-    assert sorted(read_committed("events", 3)) == sorted(f"e{i}".encode() for i in range(9))
-    assert read_committed("orders") == [b"o"]
-
-
 def test_without_a_transactional_id(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
     producer = make_producer(None)
     assert producer.send("orders", "a").result(60).offset == 0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, Hold
-from dualwrite.errors import FencedError, IllegalStateError, InvalidTxnStateError
+from dualwrite.errors import FencedError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
@@ -125,14 +125,3 @@ def test_dropping_the_producer_ends_no_transaction(make_producer: MakeProducer, 
     recovering = make_producer("dropped")
     recovering.init_transactions(keep_prepared_txn=True)
     assert recovering.prepared_txn_state == state
-
-
-def test_calls_out_of_order_say_what_to_do(make_producer: MakeProducer) -> None:
-    producer = make_producer()
-    with pytest.raises(IllegalStateError, match=r"init_transactions\(\) first"):
-        producer.begin_transaction()
-    prepared(producer)
-    with pytest.raises(IllegalStateError, match="complete_transaction"):
-        producer.send("orders", "late")
-    with pytest.raises(InvalidTxnStateError, match="two-phase commit"):
-        make_producer("other", two_phase_commit=False).prepare_transaction()

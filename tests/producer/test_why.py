@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import DropRequest, Emulator, Error, Fault
-from dualwrite.errors import AuthorizationError, DeliveryError, InvalidRecordError, KafkaTimeoutError
-from dualwrite.producer import Producer, ProducerState
+from dualwrite.errors import AuthorizationError, DeliveryError, KafkaTimeoutError
+from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer
 from tests.producer.impatience import impatient
 
@@ -58,12 +58,6 @@ def init_in_vain(servers: str, **settings: Any) -> str:
             producer.init_transactions()
         producer.close(timeout_s=0)
     return str(raised.value)
-
-
-def test_a_refused_connection() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        assert f"last problem: cannot connect to {address(closed)}: Connection refused" in init_in_vain(address(closed))
 
 
 def test_a_name_that_cannot_be_one() -> None:
@@ -112,13 +106,6 @@ def test_a_request_that_is_refused_again_and_again(make_producer: MakeProducer, 
         producer.init_transactions()
 
 
-def test_a_topic_that_does_not_come(make_producer: MakeProducer, emulator: Emulator) -> None:
-    emulator.faults.add(Fault(api="Metadata", action=Error(3), count=ALWAYS))
-    producer = make_producer(None, max_block_ms=1_500)
-    with pytest.raises(KafkaTimeoutError, match=r"UNKNOWN_TOPIC_OR_PARTITION \(3\)"):
-        producer.send("orders", "v")
-
-
 def test_a_record_that_does_not_get_there(make_producer: MakeProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="Produce", action=Error(19), count=ALWAYS))
     producer = make_producer(None, request_timeout_ms=1_000, delivery_timeout_ms=3_000)
@@ -146,28 +133,6 @@ def test_errors_by_their_names_and_the_rights_that_are_missing(make_producer: Ma
         emulator.faults.add(Fault(api="InitProducerId", action=Error(53)))
         with pytest.raises(AuthorizationError, match=words):
             make_producer(two_phase_commit=two_phase_commit).init_transactions()
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"topic": None},
-        {"value": 5},
-        {"key": "\ud800"},
-        {"headers": [("h", 5)]},
-        {"partition": -1},
-        {"timestamp_ms": 1.5},
-    ],
-    ids=repr,
-)
-def test_what_is_no_record_is_refused_at_once_and_changes_nothing(producer: Producer, record: dict[str, Any]) -> None:
-    producer.begin_transaction()
-    with pytest.raises(InvalidRecordError, match=r"the record was not sent$"):
-        producer.send(**{"topic": "orders", "value": "v"} | record)
-    assert producer.state is ProducerState.IN_TRANSACTION
-    assert not producer.transaction_has_records
-    producer.send("orders", "v")
-    producer.commit_transaction()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dualwrite.guarantee import Tier
 from spark_sink.errors import AttemptCondemnedError, StoreWentBackError
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.attempt_states import Claim, Ending, Prepared, Verdict
-from tests.spark.kafka_world import TIERS, KafkaWorld, Rows, claim, endings, everything, kafka_world, mine, rows
+from tests.spark.kafka_world import TIERS, KafkaWorld, Rows, claim, endings, everything, kafka_world, rows
 from tests.support.conditions import until
 
 COMMIT, ABORT = Verdict.COMMIT, Verdict.ABORT
@@ -398,14 +398,3 @@ def test_many_at_once_from_several_processes(newest: KafkaWorld) -> None:
             assert {each.ending for each in ended.values()} <= {COMMITTED, ABORTED, LEFT}
     assert newest.open_ids() == []
     assert newest.committed() == ids_of(*claims[:30])
-
-
-def test_an_id_is_ready_for_the_next_attempt(world: KafkaWorld) -> None:
-    claims = prepared(world, 1)
-    world.side().end(claims, everything)
-    transaction = world.side().open("s-0-0", mine)
-    transaction.write(rows("next"))
-    again = [claim("s-0-0", COMMIT, transaction.prepare())]
-    transaction.close()
-    assert endings(again, world.side().end(again, everything)) == [COMMITTED]
-    assert world.committed() == ["next", "s-0-0"]

@@ -69,17 +69,6 @@ def append(world: LakeWorld, *values: str) -> None:
 # ---- once ---------------------------------------------------------------------------------------------------
 
 
-def test_a_sleeper_finds_that_another_has_published(world: LakeWorld) -> None:
-    owe(world, 0, [1, 2, 3])
-    asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
-    publisher(world).publish()
-    run_batch(world.process(), 1, [4])
-    asleep.go_on()
-    assert asleep.error is None
-    world.assert_exactly_once([1, 2, 3, 4])
-    assert len(world.table.generations()) == 2
-
-
 @pytest.mark.parametrize("point", [P.BEFORE_ADDITION, P.AFTER_ADDITION, P.BEFORE_FORGETTING])
 def test_a_sleeper_after_the_table_was_optimised_and_vacuumed(world: LakeWorld, point: PausePoint) -> None:
     owe(world, 0, [1, 2, 3])

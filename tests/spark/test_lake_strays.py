@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
@@ -288,15 +287,3 @@ def test_what_is_added_while_strays_are_looked_for_stays(world: LakeWorld, monke
     assert strays(world).delete() == 0
     asleep.kill()
     assert world.lake_rows == [1, 2, 3]
-
-
-def test_rows_of_many_rounds(world: LakeWorld) -> None:
-    """Another writer appends and compacts in between."""
-    for number in range(1, 4):
-        killed(world, number)
-        run_batch(world.process(), number, [number * 10])
-        world.table.append(pa.table({"value": [str(number * 10 + 1)]}))
-        forget(world)
-        age(world)
-        assert strays(world).delete() == 1
-    assert world.lake_rows == [1, 2, 10, 11, 20, 21, 30, 31]

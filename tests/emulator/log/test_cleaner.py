@@ -140,29 +140,6 @@ def test_a_marker_stays_until_its_records_are_gone_and_delete_retention_ms_longe
     assert markers(log) == []
 
 
-def test_a_consumer_in_the_middle_of_an_aborted_transaction_gets_the_aborted_list(make_log: MakeLog) -> None:
-    log = make_log()
-    put(log, ("a", "x"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-    put(log, ("b", "1"))
-    end_transaction(log, commit=False)
-    put(log, ("c", "1"))
-    compact(log)
-    response = log.read(0, max_bytes=1 << 20, read_committed=True, at_least_one=True)
-    assert response.aborted is not None
-    assert log.aborted_transactions(0, log.log_end_offset) == [(7, 0)]
-
-
-def test_open_transactions_are_not_compacted(make_log: MakeLog) -> None:
-    log = make_log()
-    put(log, ("a", "1"))
-    put(log, ("a", "2"))
-    put(log, ("a", "open"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-    put(log, ("a", "3"))
-    put(log, ("a", "4"))
-    compact(log)
-    assert data(log) == [(1, "a", "2"), (2, "a", "open"), (3, "a", "3"), (4, "a", "4")]
-
-
 def test_unreplicated_records_are_not_compacted(make_log: MakeLog) -> None:
     log = make_log()
     put(log, ("a", "1"))
