@@ -88,12 +88,16 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def cases(table: dict[str, list[int]]) -> pytest.MarkDecorator:
+    """Return every code on the newest profile that has the request; on the oldest as well it is for `make proof`."""
     rows = [
-        pytest.param(profile, api, code, id=f"{profile.value}-{api}-{code}")
-        for profile in PROFILES
+        pytest.param(profile, api, code, id=f"{profile.value}-{api}-{code}", marks=marks)
         for api, codes in table.items()
+        for profile, marks in (
+            [(Profile.KAFKA_3_9, [])]
+            if api in OF_V1
+            else [(Profile.KIP_939, []), (Profile.KAFKA_3_9, [pytest.mark.proof])]
+        )
         for code in codes
-        if profile is Profile.KAFKA_3_9 or api not in OF_V1
     ]
     return pytest.mark.parametrize(("world", "api", "code"), rows, indirect=["world"])
 

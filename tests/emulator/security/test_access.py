@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-import kafka
-import kafka.errors
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import TopicAuthorizationFailedError
 from confluent_kafka import KafkaError, KafkaException
 
 from dualwrite.broker_emulator import (
@@ -171,38 +166,3 @@ def test_confluent_kafka_is_told(emulator: Emulator) -> None:
     error = None if message is None else message.error()
     assert error is not None
     assert error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
-
-
-def test_aiokafka_is_told(emulator: Emulator) -> None:
-    async def send_and_fail() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=emulator.bootstrap_servers)
-        await producer.start()
-        try:
-            with pytest.raises(TopicAuthorizationFailedError):
-                await producer.send_and_wait("secret", b"v")
-        finally:
-            await producer.stop()
-
-    asyncio.run(send_and_fail())
-
-
-def test_kafka_python_is_told(emulator: Emulator) -> None:
-    admin = kafka.KafkaAdminClient(bootstrap_servers=emulator.bootstrap_servers)
-    try:
-        with pytest.raises(kafka.errors.TopicAuthorizationFailedError):
-            admin.delete_topics(["secret"])
-        emulator.add_acls(Acl.allow(ME, AclOperation.DESCRIBE, ResourceType.CLUSTER))
-        acls, _ = admin.describe_acls(
-            kafka.admin.ACLFilter(
-                principal=None,
-                host="*",
-                operation=kafka.admin.ACLOperation.ANY,
-                permission_type=kafka.admin.ACLPermissionType.ANY,
-                resource_pattern=kafka.admin.ResourcePatternFilter(
-                    kafka.admin.ResourceType.ANY, None, kafka.admin.ACLResourcePatternType.ANY
-                ),
-            )
-        )
-        assert [(acl.principal, acl.operation.name) for acl in acls] == [(ME, "DESCRIBE")]
-    finally:
-        admin.close()

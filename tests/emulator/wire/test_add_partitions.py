@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dualwrite.broker_emulator import PausePoint
-from tests.emulator.wire.world import COMMIT, KAFKA_3_9, TV2, World
+from tests.emulator.wire.world import COMMIT, KAFKA_3_9, KIP_939, TV2, World
 from tests.interop.wire import Code, ConnectionClosedError, Identity
 
 rule = pytest.mark.rule
@@ -112,6 +112,7 @@ def test_batch(world: World, version: int) -> None:
     assert world.wire.describe("b").topics == {"many": [1]}
 
 
+@pytest.mark.profiles(KIP_939)  # the count is taken before any profile is looked at
 @pytest.mark.parametrize("is_first", [True, False])
 def test_one_id_does_not_multiply_partitions(world: World, is_first: bool) -> None:
     """320 times 320 are more than a request may have in all."""

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulator.wire.test_transaction_log import StateLog
-from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KIP_939, TV2, World
+from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KIP_939, World
 from tests.interop.wire import Code, End
 
 rule = pytest.mark.rule
-tv2 = pytest.mark.profiles(*TV2)
 
 NONE = Code.NONE
 FEATURE = "transaction.version"
 INVALID_UPDATE_VERSION = 95
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-
-
-@tv2
-@rule("Features / transaction.version is supported from 0 to 2 and finalized at 2")
-@rule("Features / a level of 0 is not among the finalized ones; the epoch grows with every update")
-def test_levels(world: World) -> None:
-    answer = world.wire.api_versions()
-    (supported,) = [feature for feature in answer.supported_features if feature.name == FEATURE]
-    assert (supported.min_version, supported.max_version) == (0, 2)
-    level, epoch = world.finalized()
-    assert level == 2
-    for downgraded in (1, 0):
-        world.emulator.set_transaction_version(downgraded)
-        assert world.finalized() == (downgraded, epoch + 2 - downgraded)
-    with pytest.raises(ValueError, match="does not support"):
-        world.emulator.set_transaction_version(3)
 
 
 @pytest.mark.profiles(KAFKA_3_9)
@@ -47,19 +29,6 @@ def test_unknown_feature(world: World) -> None:
         assert [row.error_code for row in (updated, *updated.results)] == [0, INVALID_UPDATE_VERSION]
     with pytest.raises(ValueError, match="does not support"):
         world.emulator.set_transaction_version(2)
-
-
-@tv2
-@rule("Version change / level 1 changes the log's records only, not the wire")
-def test_level_1(world: World) -> None:
-    world.emulator.set_transaction_version(1)
-    log = StateLog(world)
-    identity = world.open(old=True)
-    assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
-    assert {value.version for value in log.values("x")} == {1}
-    # a new client is served by the version of its requests
-    assert world.write("x", identity, sequence=1).error == NONE
-    assert world.wire.end_settled("x", identity, commit=COMMIT) == End(NONE, identity.bumped())
 
 
 def ask_for_version_2(world: World) -> list[Code | int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.interop.conftest import Broker
-from tests.interop.wire import LAST_CLIENT_EPOCH, NO_IDENTITY, Code, End, Init, Wire, wait_for
+from tests.interop.wire import NO_IDENTITY, Code, End, Init, Wire, wait_for
 
 
 def test_commit_at_the_last_epoch_changes_the_producer_id(
@@ -51,11 +51,3 @@ def test_initialisation_at_the_last_epoch(broker: Broker, wire: Wire, transactio
     assert answer.identity.producer_id != last.producer_id
     # the client did not get the response and asks again
     assert wire.init(transactional_id, last) == answer
-
-
-def test_the_last_epoch_is_reached_by_initialisations(emulated_kafka: Broker, transactional_id: str) -> None:
-    """All the way, which the tests above spare the emulator."""
-    with Wire(emulated_kafka.bootstrap_servers) as wire:
-        wire.wait_for_coordinator(transactional_id)
-        first = wire.init_ok(transactional_id)
-        assert wire.exhaust_epochs(transactional_id) == first.bumped(LAST_CLIENT_EPOCH)
