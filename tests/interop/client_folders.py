@@ -55,7 +55,6 @@ CLIENT_FOLDERS: Final = (
     "franz_go",
     "sarama",
     "kafka_go",
-    "rust_rdkafka",
     "java",
     "spark",
 )

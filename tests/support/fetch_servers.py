@@ -16,7 +16,6 @@ from tests.interop.franz_go.client import build_program as build_franz_go
 from tests.interop.java.client import fetch_programs as fetch_java_programs
 from tests.interop.kafka_go.client import build_program as build_kafka_go
 from tests.interop.kafkajs.client import fetch_packages as fetch_kafkajs
-from tests.interop.rust_rdkafka.client import build_program as build_rust_rdkafka
 from tests.interop.sarama.client import build_program as build_sarama
 from tests.support.make_kafka_classes import make_kafka_classes
 from tests.support.real_kafkas import OLDER_VERSION
@@ -46,7 +45,6 @@ def main() -> None:
     _fetch("franz-go", build_franz_go)
     _fetch("sarama", build_sarama)
     _fetch("kafka-go", build_kafka_go)
-    _fetch("rust-rdkafka", build_rust_rdkafka)
     _fetch("Chromium", fetch_chromium)
 
 

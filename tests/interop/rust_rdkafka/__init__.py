@@ -1,1 +1,0 @@
-"""Cases of rust-rdkafka, which needs Rust and a C compiler."""
