@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.api.message_schemas import response_schema
 from dualwrite.broker_emulator.api.registry import APIS, schema
 from dualwrite.broker_emulator.net.codec import NO_THROTTLE, builder, uvarint, writer
 from dualwrite.broker_emulator.net.requests import is_large
+from tests.support.proof_only import examples
 
 SERVED = [
     pytest.param(api.key, version, id=f"{api.schema_name}-v{version}")
@@ -111,7 +112,7 @@ def rebuilt(entity: Any) -> Any:
 def test_bytes_are_kios(key: int, version: int) -> None:
     response_type = response_schema(key, version)
 
-    @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(12), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(entities(response_type))
     def check(entity: Any) -> None:
         expected = written_by_kio(entity)

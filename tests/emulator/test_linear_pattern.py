@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.linear_pattern import LinearPattern, PatternError
+from tests.support.proof_only import examples
 
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "^", "$", "a-b"])
 SUFFIXES = st.sampled_from(["", "", "*", "+", "?", "{2}", "{0,2}", "{1,}", "*?"])
@@ -27,7 +28,7 @@ def patterns() -> st.SearchStrategy[str]:
     return st.recursive(repeated.map(lambda text: text), extend, max_leaves=6)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(500), deadline=None, derandomize=True, database=None)
 @given(patterns(), st.text("ab.1-", max_size=6))
 def test_it_matches_as_python_does(pattern: str, text: str) -> None:
     try:

@@ -1,8 +1,8 @@
 """Tests for `make proof` alone: those that take long, or repeat others on another database.
 
-Each of them has the marker `proof`, and `make test` runs the others (`-m "not proof"`). Whole files are then not even
-collected. `make test` keeps: every table of rules, one real SIGKILL per pause point, one session of Spark, one real
-Apache Kafka, and each database but MariaDB.
+Each of them has the marker `proof`, and `make test` runs the others (`-m "not proof"`) with fewer random `examples`.
+Whole files are then not even collected. `make test` keeps: every table of rules, one real SIGKILL per pause point, one
+session of Spark, one real Apache Kafka, and each database but MariaDB.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ FILES: Final = frozenset(
         "tests/durability/test_synchronous_standby.py",
         "tests/emulator/control/test_page.py",
         "tests/emulator/hostile/test_every_array.py",
-        "tests/emulator/hostile/test_fuzz.py",
+        "tests/emulator/hostile/test_large_batches.py",
+        "tests/emulator/hostile/test_large_groups.py",
         "tests/emulator/hostile/test_large_topics.py",
+        "tests/emulator/hostile/test_long_loops.py",
         "tests/emulator/nodes/test_clients_in_motion.py",
         "tests/emulator/test_consumer_group_clients.py",
         "tests/emulator/storage/test_full_disk.py",
@@ -184,6 +186,18 @@ PARAMETERS: Final = {
     "open_style": {"psycopg-awaited", "sqlalchemy"},
 }
 """Of fixtures: the ids that only `make proof` runs."""
+
+
+_LEAVES_OUT: Final[list[bool]] = []
+
+
+def examples(count: int) -> int:
+    """Return how many of the examples of a property `make test` looks at: a third of those of `make proof`."""
+    return -(-count // 3) if any(_LEAVES_OUT) else count
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _LEAVES_OUT.append(config.getoption("markexpr") == "not proof")
 
 
 def is_proof_only(item: pytest.Item) -> bool:

@@ -13,6 +13,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from dualwrite.client.records.arrow import Limits, batch_starts, check_sizes, plan, rows_of, varint_sizes
 from dualwrite.client.records.batches import HEADER_BYTES, LibraryBuilder, stamp_and_build
+from tests.support.proof_only import examples
 
 NOW_MS = 1_700_000_000_000
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int | None]
@@ -58,14 +59,14 @@ def from_builder(rows: list[Row]) -> bytes:
 @given(rows_strategy)
 @example([(None, None, [], None)])
 @example([(b"", b"", [("", None)], 2**63 - 1), (b"", b"", [("", b"")], 0)])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_same_bytes_as_from_the_builder(rows: list[Row]) -> None:
     (ours,) = from_columns(table(rows), Limits(10_000_000, 10_000_000))
     assert ours == from_builder(rows)
 
 
 @given(rows_strategy, st.integers(100, 3000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_batches_end_in_time_and_nothing_is_lost(rows: list[Row], batch_size: int) -> None:
     batches = from_columns(table(rows), Limits(batch_size, 10_000_000))
     at = 0
@@ -80,7 +81,7 @@ def test_batches_end_in_time_and_nothing_is_lost(rows: list[Row], batch_size: in
 
 
 @given(rows_strategy, st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_slices_and_chunks_are_what_they_show(rows: list[Row], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(rows) - 1))
     whole = table(rows)
@@ -100,7 +101,7 @@ def test_a_huge_value_and_many_rows() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from([0, 1, 2, 40_000]), contents), min_size=1, max_size=60), st.integers(100, 9000)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_partitions_keep_their_order(rows: list[tuple[int, bytes | None]], batch_size: int) -> None:
     given_table = pa.table(
         {
@@ -129,7 +130,7 @@ def test_a_null_may_cover_bytes() -> None:
 
 
 @given(rows_strategy)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_sizes_are_never_underestimated(rows: list[Row]) -> None:
     (columns,) = rows_of(table(rows), NOW_MS)
     assert int(columns.sizes.sum()) + HEADER_BYTES >= len(from_builder(rows))

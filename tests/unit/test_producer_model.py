@@ -35,6 +35,7 @@ from dualwrite.errors import (
     OutcomeUnknown,
 )
 from dualwrite.prepared_state import PreparedTxnState
+from tests.support.proof_only import examples
 
 S = ProducerState
 PID = 42
@@ -840,6 +841,10 @@ class ProducerModel(RuleBasedStateMachine):
 
 
 ProducerModel.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=examples(150),
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )
 TestProducerModel = ProducerModel.TestCase

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.groups.group import VALID_PREVIOUS_STATES, GroupState, Protocol
 from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup, as_recorded
+from tests.support.proof_only import examples
 
 PARTITIONS = range(7)
 OFFERED = [(Protocol("range", b"r"),), (Protocol("range", b"r"), Protocol("sticky", b"s"))]
@@ -217,5 +218,5 @@ class GroupModel(RuleBasedStateMachine):
             assert as_recorded(decoded) == as_recorded(group)
 
 
-GroupModel.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+GroupModel.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50, deadline=None)
 TestGroupModel = GroupModel.TestCase

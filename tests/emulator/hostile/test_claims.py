@@ -19,7 +19,11 @@ from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds,
 from tests.emulator.hostile.requests import LENGTHS, SERVED, sized
 from tests.emulator.hostile.victim import Victim
 
-ENDS = [(api.key, version) for api in APIS.values() for version in sorted({api.min_version, api.max_version})]
+ENDS = [
+    pytest.param(api.key, version, marks=[pytest.mark.proof] if version != api.max_version else [])
+    for api in APIS.values()
+    for version in sorted({api.min_version, api.max_version})
+]
 MEBIBYTE = 1 << 20
 
 

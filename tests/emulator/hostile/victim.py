@@ -78,21 +78,3 @@ def _correlation_ids(received: bytes) -> list[int]:
         ids.append(correlation_id)
         place += 4 + size
     return ids
-
-
-def correlation_ids_sent(data: bytes) -> list[int]:
-    """Return the ids in the whole frames of `data`, as far as its sizes make sense."""
-    ids, place = [], 0
-    while place + 12 <= len(data):
-        (size,) = struct.unpack_from(">i", data, place)
-        if size < 8 or place + 4 + size > len(data):
-            break
-        ids.append(struct.unpack_from(">i", data, place + 8)[0])
-        place += 4 + size
-    return ids
-
-
-def is_subsequence(answered: list[int], sent: list[int]) -> bool:
-    """Whether every response belongs to a request, in this order; acks=0 and waiting requests get none."""
-    remaining = iter(sent)
-    return all(correlation_id in remaining for correlation_id in answered)

@@ -20,6 +20,7 @@ from tests.emulator.log.bad_batches import GZIP, SNAPPY, compressed, record
 from tests.emulator.log.bad_batches import batch as raw_batch
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.writers import NOW_MS, WRITERS, end_transaction, foreign_batches
+from tests.support.proof_only import examples
 
 DAY_MS = 86_400_000
 MakeLog = Callable[..., PartitionLog]
@@ -274,7 +275,7 @@ def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: 
     ),
     segment_bytes=st.sampled_from([1, 200, 400]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_compaction_never_changes_a_readers_final_values(steps: list[tuple[str, str, int]], segment_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes, min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
     log = PartitionLog("orders", 0, config=config.with_overrides({"cleanup.policy": "compact"}))

@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.test_log_model import NO_HOLDS, PRODUCERS, STEPS, History, check_replay, consume
+from tests.support.proof_only import examples
 
 RESTARTS = st.tuples(st.just("restart"), st.sampled_from([0, 1]), st.just(0))
 DELETIONS = st.tuples(st.just("delete"), st.integers(0, 10), st.just(0))
@@ -48,7 +49,7 @@ def restarted(folder: Path, log: PartitionLog, *, cleanly: bool, segment_bytes: 
     fsync=st.sampled_from([Fsync.ALWAYS, Fsync.NEVER]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_log_on_disk_is_the_log_in_memory(
     steps: list[tuple[str, int, int]],
     transaction_version: int,
@@ -100,7 +101,7 @@ def test_a_log_on_disk_is_the_log_in_memory(
     segment_bytes=st.sampled_from([100, 400, 1 << 20]),
     checkpoint_bytes=st.sampled_from([200, 1 << 20]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_deleted_records_stay_deleted_and_no_others_are(
     steps: list[tuple[str, int, int]], segment_bytes: int, checkpoint_bytes: int
 ) -> None:
@@ -138,7 +139,7 @@ def test_deleted_records_stay_deleted_and_no_others_are(
     segment_bytes=st.sampled_from([100, 400, 1 << 20]),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_aborted_lists_are_exact_across_segments(
     steps: list[tuple[str, int, int]], segment_bytes: int, data: st.DataObject
 ) -> None:
@@ -155,7 +156,7 @@ def test_aborted_lists_are_exact_across_segments(
     steps=st.lists(STEPS, min_size=5, max_size=40),
     segment_bytes=st.sampled_from([100, 400, 1 << 20]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_an_unclean_election_leaves_the_same_on_disk_and_in_memory(
     steps: list[tuple[str, int, int]], segment_bytes: int
 ) -> None:

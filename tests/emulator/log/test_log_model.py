@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import split_batches
 from tests.emulator.log.writers import NOW_MS, WRITERS, batch, read_committed_rule, read_records
+from tests.support.proof_only import examples
 
 PRODUCERS = (11, 22, 33)
 SENDS = st.tuples(st.just("send"), st.sampled_from(PRODUCERS), st.integers(1, 3))
@@ -196,7 +197,7 @@ def consume(log: PartitionLog, position: int, max_bytes: int) -> list[tuple[int,
     writer=st.sampled_from(sorted(WRITERS)),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_random_histories(
     steps: list[tuple[str, int, int]], transaction_version: int, writer: str, data: st.DataObject
 ) -> None:

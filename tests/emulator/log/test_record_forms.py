@@ -18,6 +18,7 @@ from dualwrite.broker_emulator.log.record_forms import (
 )
 from dualwrite.broker_emulator.log.record_walk import check_records
 from tests.emulator.log.bad_batches import record, sized, varint
+from tests.support.proof_only import examples
 
 _SHAPES = st.tuples(
     st.integers(1, 120),  # how many records
@@ -111,7 +112,7 @@ def _encoded(runs: Runs, generator: random.Random) -> list[bytes]:
     return records
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(40), deadline=None, derandomize=True, database=None)
 @given(st.lists(_SHAPES, min_size=1, max_size=5), st.integers(0, 1 << 30))
 def test_whole_and_damaged(runs: Runs, seed: int) -> None:
     generator = random.Random(seed)

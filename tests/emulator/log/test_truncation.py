@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from tests.emulator.log.test_log_model import NO_HOLDS, PRODUCERS, History
 from tests.emulator.log.writers import NOW_MS, batch
+from tests.support.proof_only import examples
 
 Steps = list[tuple[str, int, int]]
 
@@ -31,7 +32,7 @@ def facts(log: PartitionLog) -> object:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(kept=st.lists(NO_HOLDS, max_size=20), lost=st.lists(NO_HOLDS, max_size=20), then=st.lists(NO_HOLDS, max_size=20))
 def test_the_tail_was_never_there(kept: Steps, lost: Steps, then: Steps) -> None:
     written, expected = History(2, "own"), History(2, "own")

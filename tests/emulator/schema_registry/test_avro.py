@@ -22,6 +22,7 @@ from dualwrite.broker_emulator.schema_registry.errors import (
     InvalidSchemaError,
     RegistryError,
 )
+from tests.support.proof_only import examples
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def is_one(schema: Any) -> bool:
 SCHEMAS = types().filter(is_one)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(reader=SCHEMAS, writer=SCHEMAS, data=st.data())
 def test_what_is_readable_is_read_by_fastavro(reader: Any, writer: Any, data: st.DataObject) -> None:
     if problems(reader, writer):
@@ -211,7 +212,7 @@ def values(schema: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({each["name"]: values(each["type"]) for each in schema["fields"]})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(reader=SCHEMAS, writer=SCHEMAS)
 def test_the_rules_are_those_of_avros_own_checker(reader: Any, writer: Any) -> None:
     """Apache Avro's Python library has the rules of its Java library."""

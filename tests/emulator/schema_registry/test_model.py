@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.schema_registry.decisions import Decision, Propos
 from dualwrite.broker_emulator.schema_registry.errors import RegistryError
 from dualwrite.broker_emulator.schema_registry.schemas import AVRO, Schema
 from dualwrite.broker_emulator.schema_registry.state import RegistryRecord, RegistryState, decoded
+from tests.support.proof_only import examples
 
 INT, LONG, TEXT = (Schema(AVRO, f'"{kind}"') for kind in ("int", "long", "string"))
 READABLE = {(INT, INT), (LONG, LONG), (TEXT, TEXT), (LONG, INT)}
@@ -150,7 +151,7 @@ class RegistryModel(RuleBasedStateMachine):
         assert replayed == self.state
 
 
-RegistryModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+RegistryModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestRegistryModel = RegistryModel.TestCase
 
 

@@ -17,6 +17,7 @@ from dualwrite.broker_emulator.schema_registry.avro_schema import read_avro
 from dualwrite.broker_emulator.schema_registry.errors import Effort, InvalidSchemaError, UndecidedError
 from dualwrite.broker_emulator.schema_registry.json_schema import JsonSchema, not_accepted, read_json_schema
 from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, parse_protobuf, read_protobuf
+from tests.support.proof_only import examples
 
 OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
 CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
@@ -147,7 +148,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(new=SCHEMAS, old=SCHEMAS, value=VALUES)
 def test_what_is_compatible_is_accepted_by_jsonschema(new: Any, old: Any, value: Any) -> None:
     if not problems(new, old) and jsonschema.Draft202012Validator(old).is_valid(value):

@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.security.acl import (
 from dualwrite.broker_emulator.security.authorizer import AclIndex, StandardAuthorizer
 from dualwrite.broker_emulator.security.principal import Principal
 from dualwrite.broker_emulator.storage.storage import MemoryOnly
+from tests.support.proof_only import examples
 
 ALICE, BOB, ROOT = (Principal("User", name) for name in ("alice", "bob", "root"))
 HOSTS = ("10.0.0.1", "10.0.0.2")
@@ -91,7 +92,7 @@ def read_one_by_one(rules: Sequence[Acl], question: Question, *, is_open: bool) 
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rules=st.lists(acls, max_size=12), asked=st.lists(questions, min_size=1, max_size=8), is_open=st.booleans())
 def test_the_index_decides_as_the_rules_do(rules: list[Acl], asked: list[Question], is_open: bool) -> None:
     authorizer = authorizer_with(rules, is_open=is_open)
@@ -99,7 +100,7 @@ def test_the_index_decides_as_the_rules_do(rules: list[Acl], asked: list[Questio
         assert authorizer.is_allowed(*question) == read_one_by_one(rules, question, is_open=is_open), question
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rules=st.lists(acls, min_size=1, max_size=12), asked=st.lists(questions, min_size=1, max_size=4), data=st.data())
 def test_a_removed_rule_decides_no_longer(rules: list[Acl], asked: list[Question], data: st.DataObject) -> None:
     authorizer = authorizer_with(rules)
@@ -114,7 +115,7 @@ def test_a_removed_rule_decides_no_longer(rules: list[Acl], asked: list[Question
         assert authorizer.is_allowed(*question) == read_one_by_one(left, question, is_open=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rules=st.lists(acls, max_size=6))
 def test_a_right_on_any_resource_is_found_where_a_resource_has_it(rules: list[Acl]) -> None:
     """KIP-679 decides by patterns; the decision has to hold for names, long ones for prefixes included."""

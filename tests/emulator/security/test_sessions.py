@@ -18,6 +18,7 @@ from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.inside import cluster_of, run_in_loop
 from tests.emulator.security.login_script import GOOD, USER, bearer, plain_token
+from tests.support.proof_only import examples
 
 SESSION_MS = 1_200
 LISTENERS = [
@@ -102,7 +103,7 @@ def mechanisms() -> list[Mechanism]:
 TEXTS = st.text(alphabet='nprcsai=,+/\0\1 Ae1.-_{}[]:"\u20ac', max_size=40).map(str.encode)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.one_of(
         st.binary(max_size=40),

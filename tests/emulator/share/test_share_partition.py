@@ -21,6 +21,7 @@ from dualwrite.broker_emulator.share.state_records import (
     encode_snapshot,
     encode_update,
 )
+from tests.support.proof_only import examples
 
 SETTINGS = ShareSettings(lock_duration_ms=1000, delivery_count_limit=100, max_record_locks=40)
 BATCHES = [(first, first + 4) for first in range(0, 200, 5)]
@@ -34,7 +35,7 @@ def fetch(share: SharePartition, member: str, now_ms: int, most: int = 500) -> l
     return [offset for row in acquired for offset in range(row.first_offset, row.last_offset + 1)]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_no_record_has_two_owners_and_none_is_lost(seed: int) -> None:
     """Random steps; the persisted state, read by another leader, leaves out only acknowledged records."""
     chance = random.Random(seed)

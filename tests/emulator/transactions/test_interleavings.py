@@ -30,6 +30,7 @@ from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, Ini
 from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, ProducerPair, TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transitions import Transition
+from tests.support.proof_only import examples
 
 from .simulated_id import MAX, SimulatedId, fresh_at
 
@@ -311,5 +312,5 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(
-    max_examples=250, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(250), stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

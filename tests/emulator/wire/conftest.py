@@ -1,4 +1,7 @@
-"""Every test here runs in three profiles, unless `@pytest.mark.profiles(...)` says in which; one emulator per test."""
+"""Every test here runs in three profiles, unless `@pytest.mark.profiles(...)` says in which; one emulator per test.
+
+The profile between the other two is for `make proof` alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "profile" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("profiles")
         chosen = sorted(ALL if marker is None else marker.args)
-        metafunc.parametrize("profile", chosen, ids=[str(profile) for profile in chosen])
+        between = [pytest.mark.proof] if len(chosen) > 1 else []
+        marks = {profile: between if profile is Profile.KAFKA_4_3 else [] for profile in chosen}
+        metafunc.parametrize("profile", [pytest.param(each, id=str(each), marks=marks[each]) for each in chosen])
 
 
 @pytest.fixture

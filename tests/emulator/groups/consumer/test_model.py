@@ -16,6 +16,7 @@ from dualwrite.broker_emulator.groups.consumer.group import NOTHING, Assignment,
 from dualwrite.broker_emulator.groups.consumer.records import apply, decode_consumer_group_key
 from dualwrite.broker_emulator.groups.consumer.states import ConsumerGroupState, MemberState
 from dualwrite.broker_emulator.groups.consumer_protocol import read_assignment
+from tests.support.proof_only import examples
 
 from .members import REBALANCE_MS, SETTINGS, Coordinator, partitions, without_deadlines
 
@@ -243,4 +244,4 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase
-TestConsumerGroup.settings = hypothesis_settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestConsumerGroup.settings = hypothesis_settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
