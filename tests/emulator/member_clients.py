@@ -1,19 +1,15 @@
-"""Members of the group "g" of two makes behind one face, for tests that disturb the brokers under them."""
+"""librdkafka's members of the group "g", for tests that disturb the brokers under them."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tests.emulator.api.raw_client import RawClient
 
-# imported as untyped: their types do not pass mypy's strict mode
-aiokafka: Any = import_module("aiokafka")
+# imported as untyped: its types do not pass mypy's strict mode
 confluent_kafka: Any = import_module("confluent_kafka")
 
 TIMEOUT_S = 60.0
@@ -40,30 +36,12 @@ def committed_offsets(coordinator: str) -> list[int]:
     return [row.committed_offset for row in answer.groups[0].topics[0].partitions]
 
 
-class Members(Protocol):
-    """The members of the group in one library."""
-
-    @property
-    def values(self) -> list[str]: ...
-    def join(self) -> None: ...
-    def leave(self) -> None:
-        """Let the member that joined first leave."""
-
-    def wait_until_shared(self) -> None:
-        """Wait until every partition is assigned, and each member has as many."""
-
-    def consume(self, number: int) -> None:
-        """Produce a batch, read all of it, and commit."""
-
-    def close(self) -> None: ...
-
-
-class Consumers:
+class Members:
     """librdkafka consumers that are polled together, because a rebalance needs all of them to poll."""
 
-    def __init__(self, servers: str, **settings: Any) -> None:
+    def __init__(self, servers: str, strategy: str) -> None:
         self._servers = servers
-        self._settings = settings
+        self._strategy = strategy
         self.members: list[Any] = []
         self.messages: list[Any] = []
 
@@ -77,10 +55,12 @@ class Consumers:
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
             "fetch.wait.max.ms": 10,
+            "partition.assignment.strategy": self._strategy,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
             "log_level": 0,
         }
-        given = {key.replace("_", "."): value for key, value in self._settings.items()}
-        consumer = confluent_kafka.Consumer({**config, **given})
+        consumer = confluent_kafka.Consumer(config)
         consumer.subscribe(["t"])
         self.members.append(consumer)
 
@@ -124,91 +104,7 @@ class Consumers:
             consumer.close()
 
 
-class AiokafkaMembers:
-    """aiokafka consumers, in a loop of their own."""
-
-    def __init__(self, servers: str) -> None:
-        self._servers = servers
-        self.values: list[str] = []
-        self._members: list[Any] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
-
-    def join(self) -> None:
-        self._run(self._join())
-
-    async def _join(self) -> None:
-        member = aiokafka.AIOKafkaConsumer(
-            "t",
-            bootstrap_servers=self._servers,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=50,
-            session_timeout_ms=SESSION_MS,
-            fetch_max_wait_ms=10,
-            retry_backoff_ms=20,
-        )
-        await member.start()
-        self._members.append(member)
-
-    def leave(self) -> None:
-        self._run(self._leave())
-
-    async def _leave(self) -> None:
-        with suppress(asyncio.CancelledError):  # its own cancellation while it waits to fetch again
-            await self._members.pop(0).stop()
-
-    def wait_until_shared(self) -> None:
-        self._run(self._read_until(lambda: all(len(each.assignment()) == self._share for each in self._members)))
-
-    @property
-    def _share(self) -> int:
-        return PARTITIONS // len(self._members)
-
-    async def _read_until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            for member in self._members:
-                batches = await member.getmany(timeout_ms=10)
-                self.values += [record.value.decode() for batch in batches.values() for record in batch]
-
-    def consume(self, number: int) -> None:
-        produce(self._servers, BATCHES[number])
-        self._run(self._read_until(lambda: len(self.values) >= (number + 1) * PARTITIONS))
-        for member in self._members:
-            self._run(member.commit())
-
-    def close(self) -> None:
-        while self._members:
-            self.leave()
-        self._run(self._end_what_is_left())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(TIMEOUT_S)
-        self._loop.close()
-
-    @staticmethod
-    async def _end_what_is_left() -> None:
-        """Cancel the requests that a member may leave behind, as `asyncio.run` does."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-
-
-_QUICKLY = {"reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 50}
-
-MAKES: Final[dict[str, Callable[[str], Members]]] = {
-    "librdkafka": lambda servers: Consumers(servers, partition_assignment_strategy="range", **_QUICKLY),
-    "librdkafka, cooperative": lambda servers: Consumers(
-        servers, partition_assignment_strategy="cooperative-sticky", **_QUICKLY
-    ),
-    "aiokafka": AiokafkaMembers,
-}
-"""Makers of members, from the address of the brokers."""
+STRATEGIES: Final = ("range", "cooperative-sticky")
 
 
 def assert_each_once(members: Members) -> None:

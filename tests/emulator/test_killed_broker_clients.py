@@ -1,4 +1,4 @@
-"""Members of groups of two makes while the emulator's process is killed and restarted on its data directory.
+"""librdkafka's members of groups while the emulator's process is killed and restarted on its data directory.
 
 A copy in transactions, exactly once over kills, is in tests/interop/killed_copy.py, on a real Apache Kafka too.
 """
@@ -12,14 +12,21 @@ import pytest
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.killable_broker import KillableBroker
 from tests.emulator.killable_broker import broker as broker
-from tests.emulator.member_clients import BATCHES, MAKES, PARTITIONS, Members, assert_each_once, committed_offsets
+from tests.emulator.member_clients import (
+    BATCHES,
+    PARTITIONS,
+    STRATEGIES,
+    Members,
+    assert_each_once,
+    committed_offsets,
+)
 
 
-@pytest.fixture(params=MAKES)
+@pytest.fixture(params=STRATEGIES)
 def members(request: pytest.FixtureRequest, broker: KillableBroker) -> Iterator[Members]:
     with RawClient(broker.address) as client:
         assert client.create_topic("t", PARTITIONS).error_code == 0
-    made = MAKES[request.param](broker.address)
+    made = Members(broker.address, request.param)
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""Members of consumer groups of two makes, while their coordinator and their leaders die.
+"""librdkafka's members of consumer groups, while their coordinator and their leaders die.
 
 Their sessions outlast the election of another node, so no member loses its partitions, and every record is seen once,
 by the member that had its partition before.
@@ -12,7 +12,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.groups.group import Group
-from tests.emulator.member_clients import BATCHES, MAKES, PARTITIONS, assert_each_once
+from tests.emulator.member_clients import BATCHES, PARTITIONS, STRATEGIES, Members, assert_each_once
 from tests.emulator.nodes.conftest import NODES
 
 
@@ -56,9 +56,9 @@ def membership(emulator: Emulator) -> tuple[int, set[str]]:
     return group.generation, set(group.members)
 
 
-@pytest.mark.parametrize("make", MAKES)
-def test_no_member_loses_its_partitions(emulator: Emulator, make: str) -> None:
-    members = MAKES[make](emulator.bootstrap_servers)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_member_loses_its_partitions(emulator: Emulator, strategy: str) -> None:
+    members = Members(emulator.bootstrap_servers, strategy)
     try:
         members.join()
         members.join()
