@@ -1,10 +1,16 @@
-"""The pages of Spark list the options, errors and statuses of the code."""
+"""The pages of Spark list what the code has, and the commands that messages name exist."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from typing import Any
 
-from spark_sink import errors, options
+import click
+import pytest
+
+from dualwrite.cli.root import cli
+from spark_sink import commands, errors, options
 from spark_sink.reading import options as source_options
 from spark_sink.store.attempt_states import AttemptStatus
 from spark_sink.store.tables import BatchStatus, StoreTables
@@ -62,3 +68,41 @@ def test_the_tables_and_statuses_of_the_store_are_on_the_page() -> None:
     assert set(table) == {each.name for each in StoreTables(None).metadata.sorted_tables}
     assert set(names(table["dw_batch"])) == {str(status) for status in BatchStatus}
     assert set(names(table["dw_attempt"])) >= {str(status) for status in AttemptStatus}
+
+
+JOB = "versioned job:the daily one; `really`"
+"""An id that a shell would not leave alone."""
+
+
+def parsed(command: str) -> dict[str, Any]:
+    """Return the parameters of a command that a message shows between backquotes."""
+    assert (command[0], command[-1]) == ("`", "`")
+    program, *arguments = shlex.split(command[1:-1])
+    assert program == "dualwrite"
+    found: click.Command = cli
+    context = click.Context(cli)
+    while isinstance(found, click.Group):
+        inner = found.get_command(context, arguments.pop(0))
+        assert inner is not None
+        found = inner
+    return found.make_context(None, arguments).params
+
+
+@pytest.fixture(autouse=True)
+def _reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUALWRITE_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    monkeypatch.setenv("DUALWRITE_DATABASE_URL", "sqlite:///store.db")
+
+
+@pytest.mark.parametrize("schema", [None, "my schema"])
+def test_each_is_a_command_with_these_arguments(schema: str | None) -> None:
+    acknowledged = parsed(commands.acknowledge_lost("orders", JOB, 7, schema=schema))
+    assert {name: acknowledged[name] for name in ("sink_id", "query_id", "batch_id", "schema")} == {
+        "sink_id": "orders",
+        "query_id": JOB,
+        "batch_id": 7,
+        "schema": schema,
+    }
+    recovered = parsed(commands.recover("orders", schema=schema))
+    assert (recovered["apply"], recovered["sink_ids"], recovered["schema"]) == (True, ("orders",), schema)
+    assert parsed(commands.init_store(schema=schema))["schema"] == schema

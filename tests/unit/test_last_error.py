@@ -1,4 +1,4 @@
-"""The last error, and the reasons for failed connections."""
+"""The last error, the reasons for failed connections, Kafka's names of codes, and missing rights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from dualwrite.client.error_texts import LastError, reason_of
+from dualwrite.client.error_texts import LastError, error_name, missing_right, reason_of
+from dualwrite.errors import ERROR_CLASSES, Api
 
 
 def test_the_newest_error_is_returned_unless_it_is_too_old() -> None:
@@ -30,3 +31,27 @@ def test_the_newest_error_is_returned_unless_it_is_too_old() -> None:
 )
 def test_reasons_are_words(error: OSError, reason: str) -> None:
     assert reason_of(error) == reason
+
+
+def test_names_are_kafkas() -> None:
+    assert error_name(29) == "TOPIC_AUTHORIZATION_FAILED (29)"
+    assert error_name(90) == "PRODUCER_FENCED (90)"
+    assert error_name(9999) == "error 9999, unknown to this version of dualwrite"
+
+
+def test_every_error_that_the_client_knows_has_a_name() -> None:
+    assert not [code for _, code in ERROR_CLASSES if "no name" in error_name(code)]
+
+
+@pytest.mark.parametrize(("api", "code"), [row for row in ERROR_CLASSES if row[1] in (29, 30, 31, 53)])
+def test_every_refusal_names_a_right(api: Api, code: int) -> None:
+    assert missing_right(api, code, "thing")
+
+
+def test_the_right_is_on_what_was_asked_for() -> None:
+    assert missing_right(Api.PRODUCE, 29, "orders") == "WRITE on the topic 'orders'"
+    assert missing_right(Api.PRODUCE, 10, "orders") is None
+
+
+def test_apis_by_their_names() -> None:
+    assert [api.kafka_name for api in (Api.INIT_PRODUCER_ID, Api.PRODUCE)] == ["InitProducerId", "Produce"]

@@ -1,4 +1,4 @@
-"""Committed offsets over the wire, inside and outside of transactions (2.5, 2.12, 3.7)."""
+"""Committed offsets over the wire (2.5, 2.12, 3.7), and Produce without records or a response."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Any
 
 from dualwrite.broker_emulator import Emulator
 from tests.emulator.api.offset_requests import commit, settle
-from tests.emulator.api.raw_client import RawClient
+from tests.emulator.api.raw_client import (
+    RawClient,
+    plain_batch,
+    produce_fields,
+)
 
 
 def delete(client: RawClient, group_id: str) -> int:
@@ -50,3 +54,17 @@ def test_groups_of_another_node() -> None:
         coordinator = clients[0].call("find_coordinator", 3, key="g", key_type=0)
         assert sorted(errors) == [0, 16]
         assert errors[coordinator.node_id] == 0
+
+
+def test_null_instead_of_records(client: RawClient) -> None:
+    assert client.produce("t", None).error_code == 87
+
+
+def test_without_acks_there_is_no_response(client: RawClient) -> None:
+    client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1"), acks=0))
+    assert client.produce("t", plain_batch(b"2")).base_offset == 1
+
+
+def test_an_error_with_acks_0_closes_the_connection(client: RawClient) -> None:
+    client.send("produce", 12, **produce_fields(12, "nope", plain_batch(b"2"), acks=0))
+    assert client.is_closed()

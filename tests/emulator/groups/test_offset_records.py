@@ -1,4 +1,4 @@
-"""The record format of `__consumer_offsets`, byte for byte, and read by a foreign codec."""
+"""Records of `__consumer_offsets`: of offsets, byte for byte, and of groups in versions that no broker writes today."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dualwrite.broker_emulator.groups.records import (
     CommittedOffset,
     OffsetKey,
     UnknownRecordError,
+    decode_group_value,
     decode_offset_key,
     decode_offset_value,
     encode_offset_key,
@@ -58,3 +59,26 @@ def test_keys_survive(key: OffsetKey) -> None:
 @given(st.builds(CommittedOffset, int64, int32, texts, int64, st.none() | st.uuids()))
 def test_values_survive(value: CommittedOffset) -> None:
     assert decode_offset_value(encode_offset_value(value)) == value
+
+
+HEAD = "0008 636f6e73756d6572 00000001 0005 72616e6765 0001 6d"
+TAIL = "0000000d 0000 00000001 0001 74 ffffffff 00000001 61"
+
+
+@pytest.mark.parametrize(
+    ("value", "timestamp_ms", "rebalance_timeout_ms"),
+    [
+        (f"0000 {HEAD} 00000001 0001 6d 0001 63 0002 2f68 00000003 {TAIL}", None, 3),
+        (f"0001 {HEAD} 00000001 0001 6d 0001 63 0002 2f68 00000002 00000003 {TAIL}", None, 2),
+        (f"0002 {HEAD} 00000000000003e8 00000001 0001 6d 0001 63 0002 2f68 00000002 00000003 {TAIL}", 1000, 2),
+    ],
+)
+def test_older_values(value: str, timestamp_ms: int | None, rebalance_timeout_ms: int) -> None:
+    group = decode_group_value("g", bytes.fromhex(value))
+    assert (group.state_timestamp_ms, group.members["m"].rebalance_timeout_ms) == (timestamp_ms, rebalance_timeout_ms)
+    assert (group.members["m"].assignment, group.members["m"].session_timeout_ms) == (b"a", 3)
+
+
+def test_a_later_value() -> None:
+    with pytest.raises(UnknownRecordError):
+        decode_group_value("g", bytes.fromhex("0004"))
