@@ -23,6 +23,7 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     RowLockTimeoutError,
+    TransactionDoomedError,
     TransactionEndedInsideError,
 )
 from dualwrite.outcome import Outcome
@@ -230,6 +231,34 @@ def test_savepoints_inside_a_pipeline_and_forms_of_psycopg(face: Face, connectio
         block.put(5)
     assert "commit" not in vars(connection)
     face.scenario.assert_both_sides_agree("1", "3", "5")
+
+
+@own(*ON_PSYCOPG)
+def test_a_part_in_a_pipeline_whose_statement_fails_after_its_body(face: Face, connection: Any) -> None:
+    with face.block(connection) as block:
+        block.put(1)
+        with face.entered(connection.pipeline()):
+            with pytest.raises(psycopg.errors.UniqueViolation), face.part(block.tx):
+                block.put(1)
+            block.put(2)
+        with pytest.raises(psycopg.errors.UniqueViolation), face.entered(connection.pipeline()), face.part(block.tx):
+            block.put(1)
+        block.put(3)
+    face.scenario.assert_both_sides_agree("1", "2", "3")
+
+
+@own(*ON_PSYCOPG)
+def test_parts_that_psycopg_refuses_to_end_doom_the_block(face: Face, connection: Any) -> None:
+    """It sends nothing, so the changes of both stay."""
+    with pytest.raises(TransactionDoomedError), face.block(connection) as block:
+        parts = [face.entered(connection.transaction()) for _ in range(2)]
+        for number, part in enumerate(parts):
+            part.__enter__()
+            block.put(number)
+        for part in parts:
+            with pytest.raises(psycopg.transaction.OutOfOrderTransactionNesting):
+                part.__exit__(None, None, None)
+    face.scenario.assert_both_sides_agree()
 
 
 @own(*ON_PSYCOPG)

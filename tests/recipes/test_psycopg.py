@@ -41,6 +41,7 @@ from tests.crash.scenario import (
     write_events,
 )
 from tests.support.databases import PostgresDatabase
+from tests.support.strikes import strike
 
 
 @pytest.fixture
@@ -190,6 +191,21 @@ def test_savepoints_as_statements(scenario: PsycopgScenario, writer: PsycopgDual
         execute('RELEASE "Other"')
         put(tx, scenario, 5)
     scenario.assert_both_sides_agree("1", "4", "5")
+
+
+@pytest.mark.parametrize("at", ["_Savepoint.body", "_Savepoint.has_succeeded", "_Savepoint.end"])
+def test_an_interrupted_end_of_a_savepoint_dooms_the_block(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, at: str
+) -> None:
+    with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+
+        def part() -> None:
+            with tx.savepoint():
+                put(tx, scenario, 2)
+
+        assert strike(at, part)
+    scenario.assert_both_sides_agree()
 
 
 # -- ends of the transaction --

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 import psycopg
 from psycopg import pq
 from psycopg.sql import Composable
+from psycopg.transaction import OutOfOrderTransactionNesting
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -141,53 +142,89 @@ class Watch(StatementWatch):
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> Iterator[psycopg.Transaction]:
         genuine = type(self._connection).transaction
-        with self._savepoint() as savepoint, genuine(self._connection, savepoint_name, force_rollback) as nested:
-            savepoint.set(nested.savepoint_name)
-            yield nested
-            savepoint.is_kept = not nested.force_rollback
+        with self._savepoint(savepoint_name) as savepoint:
+            with (
+                genuine(self._connection, savepoint_name, force_rollback) as nested,
+                savepoint.body(nested.savepoint_name),
+            ):
+                yield nested
+            savepoint.has_succeeded(nested)
 
     @asynccontextmanager
     async def _nested_transaction_awaited(
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> AsyncIterator[psycopg.AsyncTransaction]:
         genuine = type(self._connection).transaction
-        with self._savepoint() as savepoint:
+        with self._savepoint(savepoint_name) as savepoint:
             async with genuine(self._connection, savepoint_name, force_rollback) as nested:
-                savepoint.set(nested.savepoint_name)
-                yield nested
-                savepoint.is_kept = not nested.force_rollback
+                with savepoint.body(nested.savepoint_name):
+                    yield nested
+            savepoint.has_succeeded(nested)
 
     @contextmanager
-    def _savepoint(self) -> Iterator[_Savepoint]:
+    def _savepoint(self, name: str | None) -> Iterator[_Savepoint]:
         """Track a `connection.transaction()`, which is a savepoint here; the records share its end."""
         if is_idle(self._connection):
             raise ended_past(ENDED)  # psycopg would begin a separate transaction
-        savepoint = _Savepoint(self._records)
+        savepoint = _Savepoint(self._records, name)
         self._nested += 1
         try:
-            yield savepoint
-        finally:
-            self._nested -= 1
-            savepoint.end()
+            try:
+                yield savepoint
+            finally:
+                self._nested -= 1
+                savepoint.end()
+        except BaseException as error:
+            if not savepoint.is_undone_by(error):
+                self._refused_ending = error
+            raise
 
 
 class _Savepoint:
     """A savepoint that psycopg sets at the start of its block, and releases or rolls back to at the end."""
 
-    def __init__(self, records: RecordBuffer) -> None:
+    def __init__(self, records: RecordBuffer, name: str | None) -> None:
         self._records = records
+        self._has_namesake = name is not None and records.knows_savepoint(postgres_savepoint(name))
         self._name: str | None = None
-        self.is_kept = False
+        self._raised: BaseException | None = None
+        self._is_kept = False
 
-    def set(self, name: str) -> None:
+    @contextmanager
+    def body(self, name: str) -> Iterator[None]:
+        """Note the savepoint that psycopg has set, and the error that ends its body."""
         self._name = postgres_savepoint(name)
         self._records.savepoint(self._name)
+        try:
+            yield
+        except BaseException as error:
+            self._raised = error
+            raise
+
+    def has_succeeded(self, nested: psycopg.Transaction | psycopg.AsyncTransaction) -> None:
+        """Note that psycopg's block has ended, in a pipeline after the responses to all statements of its body.
+
+        psycopg swallows a Rollback.
+        """
+        self._is_kept = self._raised is None and not nested.force_rollback
 
     def end(self) -> None:
         if self._name is not None:
-            if not self.is_kept:
+            if not self._is_kept:
                 self._records.roll_back_to_savepoint(self._name)
             self._records.release_savepoint(self._name)
+
+    def is_undone_by(self, error: BaseException) -> bool:
+        """Return whether the block that `error` has left is certainly undone, and nothing else.
+
+        An interruption of psycopg's own statements leaves that open. If SAVEPOINT fails, psycopg rolls back to an
+        earlier savepoint of that name.
+        """
+        if self._name is None and self._has_namesake:
+            return False
+        if isinstance(error, OutOfOrderTransactionNesting):
+            return False
+        return error is self._raised or isinstance(error, psycopg.Error)
 
 
 def _text(query: Any, connection: AnyConnection) -> str:
