@@ -26,14 +26,14 @@ from spark_sink.reading.offsets import (
     split,
 )
 from spark_sink.reading.options import Bound, OnNoTimestamp, SourceOptions
-from spark_sink.reading.topic_ids import TopicIdLookup, another_topic
+from spark_sink.reading.topic_ids import TopicIdLookup, another_topic, id_unknown
 
 _log = logging.getLogger("spark_sink")
 
 _FIRST_FEW: Final = 5
 
 UNKNOWN_FOR_S: Final = 3.0
-"""How long a known topic must be missing before it counts as gone."""
+"""How long a known topic or partition must be missing before it counts as gone."""
 
 _PAUSE_S: Final = 0.1
 
@@ -42,16 +42,16 @@ class Planner:
     """The planner of one query, in the driver."""
 
     def __init__(
-        self, options: SourceOptions, cluster: Cluster, topics: TopicIdLookup, awaited: set[str] | None = None
+        self, options: SourceOptions, cluster: Cluster, topics: TopicIdLookup, awaited: set[Partition] | None = None
     ) -> None:
-        """Add the topics that count as gone to `awaited`: as long as they are missing, they are not waited for again.
+        """Add the partitions that count as gone to `awaited`, and do not wait for them again while they are missing.
 
         The caller keeps it, for the next planner of the query.
         """
         self._options = options
         self.cluster: Final = cluster
         self.topics: Final = topics
-        self._awaited: Final = set[str]() if awaited is None else awaited
+        self._awaited: Final = set[Partition]() if awaited is None else awaited
 
     def starting(self, otherwise: int) -> Position:
         """Return the start of a new query: `startingOffsets`, `startingTimestamp` or `otherwise` (EARLIEST, LATEST)."""
@@ -90,33 +90,39 @@ class Planner:
         beginning if it came back. One whose id is unknown is left out, because a new topic of its name could not be
         told from it; so is one that the options no longer name.
 
-        The end is lower than `start` if a partition was recreated, which is a loss. With read_committed, the last
-        stable offset may be lower than a configured start; then there are no records to read yet.
+        A partition that is missing or ends before `start` keeps its offset if its topic has the same id: its broker is
+        behind. Without an id it was recreated, which is a loss. With read_committed, the last stable offset may be
+        lower than a configured start; then there are no records to read yet.
+
+        With `failOnDataLoss`, every loss is raised here: Spark repeats a batch whose end it has recorded.
 
         The ids are read before the ends. So the id of a topic that is recreated in between is outdated, which
         `ranges` notices; the other way round, ends of the old topic would have the id of the new one.
         """
+        reported = set(self._awaited)
         partitions = self._partitions(start.offsets)
-        gone = {each for each in self._missing(partitions, start.offsets) if each.topic in start.topic_ids}
-        if gone:
-            self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} not in Kafka, or may not be described")
         topics = _topics_of(partitions)
+        kept = {each for each in self._missing(partitions, start.offsets) if each.topic in start.topic_ids}
+        gone = {each for each in kept if each.topic not in topics}
+        if gone and (self._options.fail_on_data_loss or not gone <= reported):
+            self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} not in Kafka, or may not be described")
         ids = self.topics.ids(topics, start.topic_ids)
         begin = _of_same_topics(start, ids)
         ends = self.cluster.ends(partitions)
-        behind = [each for each, end in ends.items() if end < begin.get(each, 0)]
-        ahead = self.cluster.high_watermarks(behind)
-        return Position(
+        behind = {each for each, end in ends.items() if end < begin.get(each, 0)}
+        ahead = self.cluster.high_watermarks([each for each in behind if each.topic not in start.topic_ids])
+        kept |= {each for each in behind if each not in ahead or ahead[each] >= begin[each]}
+        end = Position(
+            {**ends, **{each: begin[each] for each in kept & begin.keys()}},
             {
-                **ends,
-                **{each: begin[each] for each in behind if ahead[each] >= begin[each]},
-                **{each: start.offsets[each] for each in gone},
-            },
-            {
-                **{topic: start.topic_ids[topic] for topic in (topics | _topics_of(gone)) & start.topic_ids.keys()},
+                **{topic: start.topic_ids[topic] for topic in (topics | _topics_of(kept)) & start.topic_ids.keys()},
                 **ids,
             },
         )
+        if self._options.fail_on_data_loss:
+            self._report_replaced(start, end, without=())
+            self._report_gone(begin, end.offsets)
+        return end
 
     def limited(self, start: Position, end: Position, most: int) -> Position:
         """Return `end`, or an end that is at most `most` offsets away."""
@@ -128,7 +134,7 @@ class Planner:
         """Return the ranges of a batch for its tasks. Raises SourceDataLossError for lost ones (`failOnDataLoss`)."""
         moved = _topics_of(each for each, offset in end.offsets.items() if start.offsets.get(each) != offset)
         moved |= {topic for topic, topic_id in end.topic_ids.items() if start.topic_ids.get(topic) != topic_id}
-        ids = self.topics.ids(moved, end.topic_ids)
+        ids = self._ids(moved, end.topic_ids)
         replaced = {topic for topic in moved & end.topic_ids.keys() if ids.get(topic) != end.topic_ids[topic]}
         for topic in sorted(replaced):
             self._lost(another_topic(topic, end.topic_ids[topic], ids.get(topic)))
@@ -138,26 +144,45 @@ class Planner:
         )
         return [replace(each, topic_id=ids.get(each.partition.topic)) for each in ranges]
 
+    def _ids(self, topics: Collection[str], expected: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the ids of topics; wait a while for those that are missing.
+
+        Raises SourceReadError if Kafka has such a topic, or does not let this client describe it.
+        """
+        gone_at_s = time.monotonic() + UNKNOWN_FOR_S
+        while True:
+            ids = self.topics.ids(topics, expected)
+            missing = {topic for topic in topics if topic in expected and topic not in ids}
+            if not missing or time.monotonic() >= gone_at_s:
+                break
+            time.sleep(_PAUSE_S)
+        existing = self.cluster.partitions(missing) if missing else ()
+        if existing:
+            raise id_unknown(existing)
+        return ids
+
     def _report_replaced(self, start: Position, end: Position, without: Collection[str]) -> None:
         for topic in sorted((start.topic_ids.keys() & end.topic_ids.keys()) - set(without)):
             if start.topic_ids[topic] != end.topic_ids[topic]:
                 self._lost(another_topic(topic, start.topic_ids[topic], end.topic_ids[topic]))
 
-    def _ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+    def _report_gone(self, start: Offsets, end: Offsets) -> None:
         gone = start.keys() - end.keys()
         if gone:
             self._lost(f"{_named(gone)} of the checkpoint {_are(gone)} no longer in Kafka")
+        for each in sorted(start.keys() & end.keys()):
+            if end[each] < start[each]:
+                self._lost(
+                    f"{each} ends at offset {end[each]}, but was read up to {start[each]} before: it was recreated"
+                )
+
+    def _ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        self._report_gone(start, end)
         new = self._beginnings_of_new(start, end)
         for each, beginning in new.items():
             if beginning > 0:
                 self._lost(f"the partition {each} is new, but its first {beginning} offsets were already deleted")
-        begin = {**new, **start}
-        for each in sorted(begin.keys() & end.keys()):
-            if end[each] < begin[each]:
-                self._lost(
-                    f"{each} ends at offset {end[each]}, but was read up to {begin[each]} before: it was recreated"
-                )
-        ranges = ranges_between(begin, end)
+        ranges = ranges_between({**new, **start}, end)
         kept = [self._still_there(each, first) for each, first in self._with_beginnings(ranges)]
         return split(
             [each for each in kept if each.size > 0],
@@ -182,8 +207,8 @@ class Planner:
         report_loss(what, fail=self._options.fail_on_data_loss)
 
     def _missing(self, partitions: Collection[Partition], known: Iterable[Partition]) -> set[Partition]:
-        """Return the known partitions of topics that the query still reads, and that Kafka does not report."""
-        return {each for each in known if each.topic not in _topics_of(partitions) and self._reads(each)}
+        """Return the known partitions that the query still reads, and that Kafka does not report."""
+        return {each for each in set(known).difference(partitions) if self._reads(each)}
 
     def _reads(self, each: Partition) -> bool:
         topics = self._options.topics
@@ -194,16 +219,16 @@ class Planner:
         return each.topic in (topics.subscribe or ())
 
     def _partitions(self, known: Collection[Partition]) -> list[Partition]:
-        """Return all partitions that the query reads now; look for missing topics for a while.
+        """Return all partitions that the query reads now; look for missing ones for a while.
 
-        A broker that has just started, or is cut off from the controller, does not know all topics.
+        A broker that has just started, or is cut off from the controller, does not know all of them.
         """
         gone_at_s = time.monotonic() + UNKNOWN_FOR_S
         while True:
             found = self._existing(known)
-            missing = _topics_of(self._missing(found, known))
+            missing = self._missing(found, known)
             if missing <= self._awaited or time.monotonic() >= gone_at_s:
-                self._awaited.difference_update(_topics_of(found))
+                self._awaited.difference_update(found)
                 self._awaited.update(missing)
                 return found
             time.sleep(_PAUSE_S)

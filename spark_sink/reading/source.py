@@ -44,6 +44,7 @@ from spark_sink.reading.offsets import (
     INITIAL,
     LATEST,
     OffsetRange,
+    Partition,
     Position,
     first_end,
     from_checkpoint,
@@ -53,7 +54,7 @@ from spark_sink.reading.offsets import (
 from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
 from spark_sink.reading.planner import Planner, lost_end, lost_offsets, report_loss
 from spark_sink.reading.rows import Rows
-from spark_sink.reading.topic_ids import TopicIdLookup, another_topic
+from spark_sink.reading.topic_ids import TopicIdLookup, another_topic, id_unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,8 +126,8 @@ class _Reader:
         self._schema = schema
         self._cluster: Cluster | None = None
         self._topic_ids: TopicIdLookup | None = None
-        self._awaited: set[str] = set()
-        """The topics that the planners have waited for in vain."""
+        self._awaited: set[Partition] = set()
+        """The partitions that the planners have waited for in vain."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None, "_topic_ids": None}
@@ -250,7 +251,10 @@ def read_range(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -
 
 
 def _is_same_topic(options: SourceOptions, wanted: OffsetRange) -> bool:
-    """Return whether the topic is the one for which the range was planned; report a loss if it is not."""
+    """Return whether the topic is the one for which the range was planned; report a loss if it is not.
+
+    Raises SourceReadError if its id is not found: the next plan decides whether it is gone.
+    """
     if wanted.topic_id is None:
         return True
     topic = wanted.partition.topic
@@ -258,6 +262,8 @@ def _is_same_topic(options: SourceOptions, wanted: OffsetRange) -> bool:
         found = lookup.ids([topic], {topic: wanted.topic_id}).get(topic)
     if found == wanted.topic_id:
         return True
+    if found is None:
+        raise id_unknown([topic])
     report_loss(another_topic(topic, wanted.topic_id, found), fail=options.fail_on_data_loss)
     return False
 
@@ -293,8 +299,13 @@ def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
             cluster.close()
         raise
     cluster.close()
-    if end < wanted.start:
+    if beginning > wanted.start:
+        report_loss(lost_offsets(wanted, beginning), fail=options.fail_on_data_loss)
+        return replace(wanted, start=min(beginning, wanted.end))
+    if end < wanted.start and wanted.topic_id is None:
         report_loss(lost_end(wanted, end), fail=options.fail_on_data_loss)
         return replace(wanted, start=wanted.end)
-    report_loss(lost_offsets(wanted, beginning), fail=options.fail_on_data_loss)
-    return replace(wanted, start=min(max(beginning, wanted.start), wanted.end))
+    raise SourceReadError(
+        f"a broker has no offset {wanted.start} of {partition}, which begins at offset {beginning} and ends at {end}: "
+        "it may be behind. Try again"
+    )

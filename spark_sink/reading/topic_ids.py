@@ -7,7 +7,7 @@ would continue there, and silently skip all earlier records of the new topic.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from dualwrite.errors import KafkaError
@@ -65,6 +65,14 @@ class KafkaTopicIds:
     def close(self) -> None:
         """Release the connections."""
         self._admin.close()
+
+
+def id_unknown(topics: Iterable[str]) -> SourceReadError:
+    """Return the error for topics that exist, although a broker does not know their ids, or is not allowed to say."""
+    return SourceReadError(
+        f"a broker did not return the id of {', '.join(sorted(topics))}: it does not know the topic yet, or this "
+        "client may not describe it; no records were skipped. Try again"
+    )
 
 
 def another_topic(topic: str, expected: str, found: str | None) -> str:

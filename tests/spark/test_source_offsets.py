@@ -30,7 +30,7 @@ from spark_sink.reading.offsets import (
 )
 from spark_sink.reading.options import parse
 from spark_sink.reading.planner import Planner
-from spark_sink.reading.source import StreamReader
+from spark_sink.reading.source import StreamReader, _what_is_left
 
 At = Position
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
@@ -357,15 +357,15 @@ def test_an_open_transaction_before_a_chosen_start_means_nothing_to_read_yet(sta
 
 
 def test_a_start_behind_the_high_watermark_is_a_loss() -> None:
-    assert planner({A0: (0, 4, 9)}).latest(At({A0: 10})) == At({A0: 4})
+    assert planner({A0: (0, 4, 9)}, failOnDataLoss="false").latest(At({A0: 10})) == At({A0: 4})
 
 
 # lost records
 
 
-def lost(sentence: str, found: Planner, start: Position, end: Position) -> None:
+def lost(sentence: str, found: Planner, start: Position, end: Position | None = None) -> None:
     with pytest.raises(SourceDataLossError, match=sentence) as refused:
-        found.ranges(start, end)
+        found.latest(start) if end is None else found.ranges(start, end)
     assert "start it with failOnDataLoss=false" in str(refused.value)
 
 
@@ -415,7 +415,9 @@ def test_a_deleted_topic_without_an_id_begins_anew(monkeypatch: pytest.MonkeyPat
     assert found.ranges(end, found.latest(end)) == [OffsetRange(B0, 0, 5)]
 
 
-def test_a_deleted_topic_is_waited_for_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_topic_is_waited_for_and_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
     monkeypatch.setattr("spark_sink.reading.planner.time", clock)
@@ -438,6 +440,17 @@ def test_a_deleted_topic_is_waited_for_once(monkeypatch: pytest.MonkeyPatch, cap
         waited.append(bool(slept))
     assert waited == [True, False, False, True]
     assert asked[:4] == [{"a"}, set(), {"a"}, set()]
+    assert caplog.text.count("b-0 of the checkpoint is not in Kafka") == 2
+
+
+@pytest.mark.parametrize("behind", [{}, {A1: (0, 5, 5)}], ids=["missing", "shorter"])
+@pytest.mark.parametrize("option", [{"subscribe": "a"}, {"assign": '{"a": [0, 1]}'}])
+def test_a_partition_whose_broker_is_behind_keeps_its_offset(
+    monkeypatch: pytest.MonkeyPatch, option: dict[str, str], behind: dict[Partition, tuple[int, int, int]]
+) -> None:
+    monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 0.0)
+    found, _ = recreated({A0: (0, 20, 20), **behind}, OLD, **option)
+    assert found.latest(At({A0: 8, A1: 9}, OLD)) == At({A0: 20, A1: 9}, OLD)
 
 
 def test_a_topic_that_a_broker_does_not_know_yet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,18 +465,17 @@ def test_a_topic_that_a_broker_does_not_know_yet(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_topic_that_the_options_no_longer_name() -> None:
-    found, begin = planner({A0: (0, 8, 8), B0: (0, 3, 3)}, subscribe="a"), At({A0: 7, B0: 3})
-    end = found.latest(begin)
-    assert end == At({A0: 8})
-    lost("b-0 of the checkpoint is no longer in Kafka", found, begin, end)
+    logs, begin = {A0: (0, 8, 8), B0: (0, 3, 3)}, At({A0: 7, B0: 3})
+    lost("b-0 of the checkpoint is no longer in Kafka", planner(logs, subscribe="a"), begin)
+    assert planner(logs, subscribe="a", failOnDataLoss="false").latest(begin) == At({A0: 8})
 
 
 def test_a_topic_that_was_recreated() -> None:
     logs = {A0: (0, 2, 2)}
-    end = planner(logs).latest(At({A0: 8}))
-    assert end == At({A0: 2})
-    lost("a-0 ends at offset 2, but was read up to 8 before: it was recreated", planner(logs), At({A0: 8}), end)
-    assert planner(logs, failOnDataLoss="false").ranges(At({A0: 8}), end) == []
+    lost("a-0 ends at offset 2, but was read up to 8 before: it was recreated", planner(logs), At({A0: 8}))
+    found = planner(logs, failOnDataLoss="false")
+    assert found.latest(At({A0: 8})) == At({A0: 2})
+    assert found.ranges(At({A0: 8}), At({A0: 2})) == []
 
 
 # a topic that was deleted and created again
@@ -481,13 +493,6 @@ def recreated(
     return found, cluster
 
 
-def test_between_two_batches_with_more_records_than_before() -> None:
-    found, _ = recreated({A0: (0, 50, 50)})
-    end = found.latest(At({A0: 8}, OLD))
-    assert end == At({A0: 50}, NEW)
-    lost(ANOTHER, found, At({A0: 8}, OLD), end)
-
-
 def test_the_new_topic_is_read_from_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
     found, _ = recreated({A0: (3, 50, 50)}, failOnDataLoss="false")
     start, end = At({A0: 8}, OLD), At({A0: 50}, NEW)
@@ -501,12 +506,11 @@ def test_the_new_topic_is_read_from_its_beginning(caplog: pytest.LogCaptureFixtu
     assert found.ranges(part, end) == [OffsetRange(A0, 10, 50, "new")]
 
 
-def test_with_fewer_records_or_none() -> None:
-    for size in (2, 0):
-        found, _ = recreated({A0: (0, size, size)})
-        end = found.latest(At({A0: 8}, OLD))
-        assert end == At({A0: size}, NEW)
-        lost(ANOTHER, found, At({A0: 8}, OLD), end)
+@pytest.mark.parametrize("size", [50, 2, 0])
+def test_between_two_batches_with_more_records_or_fewer_or_none(size: int) -> None:
+    logs, start = {A0: (0, size, size)}, At({A0: 8}, OLD)
+    lost(ANOTHER, recreated(logs)[0], start)
+    assert recreated(logs, failOnDataLoss="false")[0].latest(start) == At({A0: size}, NEW)
 
 
 def test_with_fewer_partitions_or_more() -> None:
@@ -554,11 +558,19 @@ def test_again_before_the_new_topic_was_read() -> None:
     assert found.ranges(end, found.latest(end)) == [OffsetRange(A0, 0, 5, "newest")]
 
 
-def test_deleted_and_not_created_again_yet() -> None:
+def test_deleted_and_not_created_again_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 0.0)
     start, end = At({A0: 8, B0: 1}, OLD), At({A0: 20, B0: 2}, OLD)
     lost("the topic a with the id old, .*, no longer exists", recreated({B0: (0, 2, 2)}, {})[0], start, end)
     found, _ = recreated({B0: (0, 2, 2)}, {}, failOnDataLoss="false")
     assert found.ranges(start, end) == [OffsetRange(B0, 1, 2)]
+
+
+def test_an_id_that_is_not_found_loses_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 0.0)
+    found, _ = recreated({A0: (0, 50, 50)}, {}, failOnDataLoss="false")
+    with pytest.raises(SourceReadError, match="did not return the id of a: "):
+        found.ranges(At({A0: 8}, OLD), At({A0: 20}, OLD))
 
 
 def test_a_checkpoint_from_before_there_were_ids() -> None:
@@ -587,6 +599,17 @@ def test_a_batch_query_reads_the_topic_that_it_was_planned_for() -> None:
     assert found.ranges(start, end) == [OffsetRange(A0, 0, 9, "old")]
     cluster.topic_ids = dict(NEW)
     lost(ANOTHER, found, start, end)
+
+
+@pytest.mark.parametrize(("end", "topic_id"), [(1000, None), (400, "old")])
+def test_a_broker_without_offsets_that_exist_loses_no_records(
+    monkeypatch: pytest.MonkeyPatch, end: int, topic_id: str | None
+) -> None:
+    cluster = KnownCluster({A0: (0, end, end)})
+    monkeypatch.setattr("spark_sink.reading.source.connect", lambda options: cluster)
+    options = parse({"kafka.bootstrap.servers": "b:1", "subscribe": "a", "failOnDataLoss": "false"})
+    with pytest.raises(SourceReadError, match="a broker has no offset 500 of a-0, which begins at offset 0"):
+        _what_is_left(options, OffsetRange(A0, 500, 900, topic_id))
 
 
 def test_pieces_of_a_range_have_its_topic_id() -> None:
