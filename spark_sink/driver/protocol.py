@@ -136,7 +136,7 @@ class Sink:
 
         def beforehand(engine: sa.Engine) -> None:
             if table is not None:
-                table.create(engine, schema)
+                table.create(engine, schema, replaces=query_id is not None)
             if lake is not None:
                 suited.append(lake.plan_for(schema))
 

@@ -153,9 +153,8 @@ class CommitStore:
         beforehand: Callable[[sa.Engine], object] | None = None,
         inside: Steps | None = None,
     ) -> Planned:
-        """See `SinkStore.plan`. Raises as `check_plan` does."""
-        if beforehand is not None:
-            self.check_plan(sink_id, query_id=query_id, batch_id=batch_id, on_new_checkpoint=on_new_checkpoint)
+        """See `SinkStore.plan`."""
+        if beforehand is not None and not self._is_decided(sink_id, query_id, batch_id, on_new_checkpoint):
             beforehand(self._engine)
         self._make_ready()
 
@@ -180,21 +179,22 @@ class CommitStore:
             self._add_sink(sink_id)
         return planned
 
-    def check_plan(
-        self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, batch_id: int | None = None
-    ) -> None:
-        """Raise the errors of `plan`; change nothing.
+    def _is_decided(
+        self, sink_id: str, query_id: str | None, batch_id: int | None, on_new_checkpoint: OnNewCheckpoint
+    ) -> bool:
+        """Return whether a plan needs no tables, because its job is decided. Changes nothing.
 
         Raises CheckpointMismatchError if the sink belongs to another query, BatchLostError while a lost batch of the
         sink is not acknowledged, and SinkError for tables that are missing or too old.
         """
         self._make_ready()
 
-        def steps(connection: sa.Connection) -> None:
+        def steps(connection: sa.Connection) -> bool:
             known = connection.scalar(sa.select(self._sink.c.query_id).where(self._sink.c.sink_id == sink_id))
             self._check_plan(connection, sink_id, known, query_id, batch_id, on_new_checkpoint)
+            return self._is_job_decided(connection, sink_id, query_id, batch_id)
 
-        self._transactions.read(steps)
+        return self._transactions.read(steps)
 
     def begin(
         self,

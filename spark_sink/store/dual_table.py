@@ -84,14 +84,15 @@ class DualTableWriter:
         """The name of the staging table, with its schema if that is not the default."""
         return str(self._staging)
 
-    def create(self, engine: sa.Engine, schema: pa.Schema) -> None:
+    def create(self, engine: sa.Engine, schema: pa.Schema, *, replaces: bool = True) -> None:
         """Make sure that the staging table exists with matching columns. May be repeated, or run in several processes.
 
         For PLAN, before its transaction: uses a connection of its own, because DDL commits on MySQL. A staging table
-        that no longer matches is dropped: its rows belong to attempts that the same PLAN condemns. Raises
-        SinkOptionError if rows of this schema cannot be written to the table; then nothing was changed.
+        that no longer matches is dropped: its rows belong to attempts that the same PLAN condemns. If it condemns none
+        (not `replaces`), the staging table is refused, because a running driver may be using it. Raises SinkOptionError
+        if rows of this schema cannot be written to the table; then nothing was changed.
         """
-        reason: DBAPIError | None = None
+        reason, cause = "commitStore.createTables is false", None
         for _ in range(_CREATION_TRIES):
             with engine.connect() as conn:
                 wanted = self._checked(conn, schema)
@@ -100,18 +101,18 @@ class DualTableWriter:
                     return
                 if not self._create_tables:
                     break
+                if staged and not replaces:
+                    reason = "the checkpoint cannot be read here, so another driver may be using it: drop it if none is"
+                    break
                 try:
                     self._create_again(conn, wanted, exists=bool(staged))
                     return
-                except (
-                    DBAPIError
-                ) as error:  # another process was faster, or we lack the right: the next try shows which
-                    reason = error
+                except DBAPIError as error:  # another process was faster, or we lack the right, as the next try shows
+                    reason, cause = str(error.orig), error
         raise refused(
             f"the staging table {self._staging} for {self._options.table} is missing or does not match, and was not "
-            f"created ({reason.orig if reason else 'commitStore.createTables is false'}); a user with "
-            f"the right to do so must create it: {self._ddl(engine.dialect, wanted)}"
-        ) from reason
+            f"created ({reason}); a user with the right to do so must create it: {self._ddl(engine.dialect, wanted)}"
+        ) from cause
 
     def stage(
         self,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from spark_sink.errors import CheckpointMismatchError, SinkError, SinkFencedError
+from spark_sink.errors import CheckpointMismatchError, SinkError, SinkFencedError, SinkOptionError
 from spark_sink.handoff import TaskOutcome
 from spark_sink.options import DualMode, DualTable, OnNewCheckpoint
 from spark_sink.store.attempt_states import LIVE, AttemptStatus
@@ -19,6 +20,7 @@ from tests.support.databases import unique
 
 WRONG = "query-2"
 JOB = "job:nightly"
+VERSIONED = "versioned job:nightly"
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -68,23 +70,34 @@ def test_the_right_query_goes_on_after_the_refusal_of_the_wrong_one(
     world.assert_exactly_once([1, 2, 3, 4])
 
 
-def test_a_refused_query_leaves_the_staging_table_of_the_right_one_alone(store: CommitStore) -> None:
+@pytest.mark.parametrize(
+    ("query", "version", "refusal"),
+    [
+        (WRONG, None, pytest.raises(CheckpointMismatchError)),
+        (None, None, pytest.raises(SinkOptionError, match="another driver may be using it")),
+        (VERSIONED, 7, nullcontext()),
+    ],
+)
+def test_a_plan_that_fences_none_leaves_the_staging_table_alone(
+    store: CommitStore, query: str | None, version: int | None, refusal: AbstractContextManager[object]
+) -> None:
     name = unique("orders").replace("-", "_")
     columns = (sa.Column("value", sa.String(50)), sa.Column("amount", sa.BigInteger))
     orders = sa.Table(name, sa.MetaData(), *columns)
     orders.metadata.create_all(store.engine)
     world = World(store, dual=DualTable(name, ("value",), DualMode.INSERT, None))
-    right = world.process()
+    before, right = world.process(), world.process()
+    before.commit([before.write(before.plan(VERSIONED), 7, 0, [0], VERSIONED)], 7, [0], VERSIONED)
     plan = right.plan()
     result = right.write(plan, 0, 0, [1])
     both = DualTable(name, ("value", "amount"), DualMode.INSERT, None)
     schema = pa.schema([("value", pa.string()), ("amount", pa.int64())])
-    with pytest.raises(CheckpointMismatchError):
-        world.process(dual=both).sink.plan(schema, query_id=WRONG)
+    with refusal:
+        world.process(dual=both).sink.plan(schema, query_id=query, batch_id=version)
     right.commit([result], 0, [1])
     with store.engine.connect() as connection:
-        assert list(connection.scalars(sa.select(orders.c.value))) == ["1"]
-    world.assert_exactly_once([1])
+        assert list(connection.scalars(sa.select(orders.c.value))) == ["0", "1"]
+    world.assert_exactly_once([0, 1])
 
 
 def test_a_job_writes_under_the_sink_of_a_stopped_query_if_it_is_told_to(world: World) -> None:
@@ -95,7 +108,7 @@ def test_a_job_writes_under_the_sink_of_a_stopped_query_if_it_is_told_to(world: 
     world.assert_exactly_once([1, 2, 3])
 
 
-@pytest.mark.parametrize(("job", "version"), [(JOB, 0), ("versioned job:nightly", 7), ("versioned job:nightly", 3)])
+@pytest.mark.parametrize(("job", "version"), [(JOB, 0), (VERSIONED, 7), (VERSIONED, 3)])
 def test_a_decided_job_fences_no_query(store: CommitStore, job: str, version: int) -> None:
     world = World(store)
     newest = max(version, 7) if version else 0

@@ -106,12 +106,6 @@ class TopicStore:
             self._replica.begin_store()
         return self._do(sink_id, lambda rows: operations.plan(rows, query_id, on_new_checkpoint, batch_id))
 
-    def check_plan(
-        self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, batch_id: int | None = None
-    ) -> None:
-        """Raise the errors of `plan`; change nothing."""
-        self._read(sink_id, lambda rows: operations.plan(rows, query_id, on_new_checkpoint, batch_id))
-
     def begin(
         self,
         sink_id: str,
