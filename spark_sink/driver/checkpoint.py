@@ -69,16 +69,19 @@ class Checkpoint:
         """
         if self._read("metadata") is None:
             return None
-        return max(self._entries("offsets"), default=-1) > max(self._entries("commits"), default=-1)
+        recorded, finished = self._newest("offsets"), self._newest("commits")
+        return None if recorded is None or finished is None else recorded > finished
 
-    def _entries(self, log: str) -> list[int]:
-        """Return the batches that one of Spark's logs has an entry for."""
+    def _newest(self, log: str) -> int | None:
+        """Return the newest batch that one of Spark's logs has an entry for, or -1; None if it cannot be listed."""
         try:
             names = _names(f"{self._root}/{log}")
-        except Exception as error:
-            _log.debug("%s of the checkpoint cannot be listed: %s", log, error)  # it appears with its first entry
-            return []
-        return [int(name) for name in names if name.isdecimal()]
+        except FileNotFoundError:  # it appears with its first entry
+            return -1
+        except Exception as error:  # as in `_read`
+            _log.info("%s of the checkpoint cannot be listed here: %s", log, error)
+            return None
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def _read(self, name: str) -> bytes | None:
         if self._location is None:

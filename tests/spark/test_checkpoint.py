@@ -52,6 +52,8 @@ def test_at_the_very_first_batch_there_is_no_log_of_commits(directory: Path) -> 
         file.unlink()
     (directory / "commits").rmdir()
     assert Checkpoint(str(directory)).is_inside_batch() is True
+    (directory / "commits").touch()
+    assert Checkpoint(str(directory)).is_inside_batch() is None, "it cannot be listed"
 
 
 @pytest.mark.parametrize("location", [None, "/not/here", "hdfs://nowhere/checkpoint", "s3a://bucket/checkpoint"])
