@@ -28,7 +28,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.matrix import check_a_commit_that_is_lost_with_the_database
-from tests.crash.scenario import OrdinaryError, event_texts
+from tests.crash.scenario import event_texts
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events, waits_for_a_lock
 from tests.support.topics import read_topic
@@ -112,31 +112,6 @@ async def test_a_timeout_around_a_block(awaited: AwaitedScenario, writer: AsyncD
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
-    async with writer.transaction() as tx:
-        await put(tx, awaited, 2)
-    awaited.expected.append("2")
-    awaited.assert_both_sides_agree()
-
-
-async def test_a_sibling_of_a_task_group_that_fails(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
-    inside = asyncio.Event()
-
-    async def fail() -> None:
-        await inside.wait()
-        raise OrdinaryError
-
-    async def write() -> None:
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            inside.set()
-            await asyncio.Event().wait()
-
-    with pytest.raises(ExceptionGroup) as raised:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(write())
-            group.create_task(fail())
-    assert [type(error) for error in raised.value.exceptions] == [OrdinaryError]
-    assert writer.state is SlotState.NEW
     async with writer.transaction() as tx:
         await put(tx, awaited, 2)
     awaited.expected.append("2")

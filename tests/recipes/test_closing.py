@@ -144,12 +144,22 @@ def in_another_process(world: World, steps: str) -> str:
     return textwrap.dedent(beginning) + textwrap.dedent(steps)
 
 
-parametrized = pytest.mark.parametrize("how", POOLS, ids=str)
-ON_TIERS = on(Tier.KEEP_PREPARED, *BOUNDED)
+ONE_TIER = on(Tier.KEEP_PREPARED)
+EACH_POOL = pytest.mark.parametrize("how", POOLS, ids=str)
+OF_THREADS_AND_TASKS = pytest.mark.parametrize("how", [PSYCOPG_POOL, How("sqlalchemy-awaited", is_pool=True)], ids=str)
 
 
-@ON_TIERS
-@parametrized
+def each_pool_or_tier(*tiers: Tier) -> pytest.MarkDecorator:
+    """Run with each pool on the first tier, and with one pool on the others: tiers do not concern its library."""
+    cases = [*((tiers[0], how) for how in POOLS), *((tier, PSYCOPG_POOL) for tier in tiers[1:])]
+    ids = [f"{tier.name}-{how}" for tier, how in cases]
+    return pytest.mark.parametrize(("world", "how"), cases, ids=ids, indirect=["world"])
+
+
+EVERYWHERE = each_pool_or_tier(Tier.KEEP_PREPARED, *BOUNDED)
+
+
+@EVERYWHERE
 def test_both_sides_agree_right_after_close(world: World, how: How) -> None:
     pool_in_doubt(how, world).close()
     world.assert_both_sides_have(1)
@@ -157,8 +167,7 @@ def test_both_sides_agree_right_after_close(world: World, how: How) -> None:
     assert not has_owner
 
 
-@on(*BOUNDED)
-@parametrized
+@each_pool_or_tier(*BOUNDED)
 def test_what_kafka_has_aborted_is_published_again(world: World, how: How) -> None:
     face = pool_in_doubt(how, world)
     world.emulator.advance_clock(LONG_AFTER_MS)
@@ -167,8 +176,7 @@ def test_what_kafka_has_aborted_is_published_again(world: World, how: How) -> No
     world.assert_both_sides_have(1)
 
 
-@ON_TIERS
-@parametrized
+@EVERYWHERE
 def test_kafka_hangs(world: World, how: How, caplog: pytest.LogCaptureFixture) -> None:
     face = pool_in_doubt(how, world)
     let_kafka_hang(world)
@@ -182,8 +190,8 @@ def test_kafka_hangs(world: World, how: How, caplog: pytest.LogCaptureFixture) -
     world.assert_both_sides_have(1)
 
 
-@on(Tier.KEEP_PREPARED)
-@parametrized
+@ONE_TIER
+@OF_THREADS_AND_TASKS
 def test_no_time_is_left(world: World, how: How, caplog: pytest.LogCaptureFixture) -> None:
     close_within(pool_in_doubt(how, world), 0)
     assert f"transactional id {world.name}-0 is closed while" in caplog.text
@@ -192,8 +200,8 @@ def test_no_time_is_left(world: World, how: How, caplog: pytest.LogCaptureFixtur
     world.assert_both_sides_have(1)
 
 
-@on(Tier.KEEP_PREPARED)
-@parametrized
+@ONE_TIER
+@OF_THREADS_AND_TASKS
 def test_kafka_is_known_to_be_away(world: World, how: How) -> None:
     face = pool_in_doubt(how, world)
     world.lose_kafka()
@@ -208,8 +216,7 @@ def test_kafka_is_known_to_be_away(world: World, how: How) -> None:
     world.assert_both_sides_have(1)
 
 
-@ON_TIERS
-@parametrized
+@EVERYWHERE
 def test_a_process_that_has_the_slot_by_now_is_not_fenced(world: World, how: How) -> None:
     face = pool_in_doubt(how, world)
     expire_leases(world)
@@ -222,7 +229,7 @@ def test_a_process_that_has_the_slot_by_now_is_not_fenced(world: World, how: How
     world.assert_both_sides_have(1, 2, 3)
 
 
-@on(Tier.KEEP_PREPARED)
+@ONE_TIER
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
 def test_the_database_is_away(world: World, how: How, caplog: pytest.LogCaptureFixture) -> None:
     face = pool_in_doubt(how, world)
@@ -236,7 +243,7 @@ def test_the_database_is_away(world: World, how: How, caplog: pytest.LogCaptureF
     world.assert_both_sides_have(1)
 
 
-@on(Tier.KEEP_PREPARED)
+@ONE_TIER
 @pytest.mark.parametrize("how", [how for how in POOLS if KINDS[how.kind].is_awaited], ids=str)
 def test_a_task_that_is_cancelled_closes_its_pool(world: World, how: How) -> None:
     face = pool_in_doubt(how, world)
@@ -260,9 +267,8 @@ def test_a_task_that_is_cancelled_closes_its_pool(world: World, how: How) -> Non
     face.close()
 
 
-@on(Tier.KEEP_PREPARED)
-@pytest.mark.parametrize("hangs", [False, True])
-@pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
+@ONE_TIER
+@pytest.mark.parametrize(("how", "hangs"), [(SQLALCHEMY_POOL, True), (PSYCOPG_POOL, False)], ids=str)
 def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, how: How, hangs: bool) -> None:
     """No thread can be started then."""
     script = in_another_process(
@@ -294,7 +300,7 @@ def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, how: How
     world.assert_both_sides_have(1)
 
 
-@on(Tier.KEEP_PREPARED)
+@ONE_TIER
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
 def test_a_commit_without_a_response_is_resolved(world: World, how: How, applied: bool) -> None:
@@ -362,11 +368,14 @@ def stopped_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PoolMaintenance, place, late)
 
 
-@on(Tier.KEEP_PREPARED)
+@ONE_TIER
 @pytest.mark.parametrize(
     ("how", "stopped_early"),
-    [(how, "resolve_once") for how in POOLS if not how.kind.startswith("asyncpg")]
-    + [(SQLALCHEMY_POOL, "_resolve_for_ever")],
+    [
+        (PSYCOPG_POOL, "resolve_once"),
+        (SQLALCHEMY_POOL, "_resolve_for_ever"),
+        pytest.param(How("sqlalchemy-awaited", is_pool=True), "resolve_once", marks=pytest.mark.proof),
+    ],
     ids=str,
     indirect=["stopped_early"],
 )
@@ -382,7 +391,7 @@ def test_processes_of_one_block_complete_what_dead_ones_left(world: World, how: 
     world.assert_both_sides_have(1, 2, 3, 4)
 
 
-@on(Tier.KEEP_PREPARED)
+@ONE_TIER
 @pytest.mark.usefixtures("stopped_early")
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL], ids=str)
 def test_an_id_that_cannot_be_recovered_does_not_keep_the_others_open(world: World, how: How) -> None:
@@ -402,7 +411,7 @@ def test_an_id_that_cannot_be_recovered_does_not_keep_the_others_open(world: Wor
     world.assert_both_sides_have(1, 2, 3, 4)
 
 
-@on(Tier.KEEP_PREPARED)
+@ONE_TIER
 @pytest.mark.usefixtures("stopped_early")
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL], ids=str)
 def test_a_pool_that_is_closed_without_time_leaves_dead_processes_alone(world: World, how: How) -> None:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
@@ -25,7 +25,6 @@ from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.network_proxy import NetworkProxy
 from tests.crash.scenario import AtPoint, Scenario
@@ -42,25 +41,9 @@ def scenario(postgres: PostgresDatabase, emulator: Emulator) -> Scenario:
     return Scenario(postgres, emulator)
 
 
-class Last:
-    """A pause hook that acts once, when everything is ready for COMMIT."""
-
-    act: Callable[[], object] | None = None
-
-    def __call__(self, point: PausePoint) -> None:
-        if point is PausePoint.BEFORE_DATABASE_COMMIT and self.act is not None:
-            act, self.act = self.act, None
-            act()
-
-
 @pytest.fixture
-def last() -> Last:
-    return Last()
-
-
-@pytest.fixture
-def writer(scenario: Scenario, last: Last) -> Iterator[DualWriter]:
-    with scenario.writer(last) as writer:
+def writer(scenario: Scenario) -> Iterator[DualWriter]:
+    with scenario.writer() as writer:
         with writer.transaction() as tx:
             put(tx, scenario, 1)
         scenario.expected.append("1")
@@ -68,46 +51,29 @@ def writer(scenario: Scenario, last: Last) -> Iterator[DualWriter]:
 
 
 class Write:
-    """Writes event 2, and runs a hook between the lock and COMMIT: inside the COMMIT of a block, or right before it."""
+    """Writes event 2, and runs a hook between the lock and COMMIT."""
 
-    def __init__(self, scenario: Scenario, writer: DualWriter, last: Last, way: str) -> None:
+    def __init__(self, scenario: Scenario, writer: DualWriter) -> None:
         self._scenario = scenario
         self._writer = writer
-        self._last = last
-        self._write = self._in_a_block if way == "in a block" else self._by_a_session
         self.tx: DualWrite | None = None
 
     def __call__(self, hook: Hook) -> None:
-        self._write(hook)
-
-    @property
-    def outcome(self) -> Outcome | None:
-        assert self.tx is not None, "it has begun"
-        return self.tx.outcome
-
-    def _in_a_block(self, hook: Hook) -> None:
         with Session(self._scenario.database.engine) as session, self._writer.transaction(session) as self.tx:
             begun = session.connection()
             begun.exec_driver_sql("SAVEPOINT early")
             put(self.tx, self._scenario, 2)
             event.listen(session, "before_commit", lambda session: hook(begun) and None)
 
-    def _by_a_session(self, hook: Hook) -> None:
-        sessions = sessionmaker(self._scenario.database.engine)
-        dual_write_sessions(sessions, self._writer)
-        with sessions() as session:
-            begun = session.connection()
-            begun.exec_driver_sql("SAVEPOINT early")
-            session.execute(INSERT, {"id": 2, "event_key": "k", "body": "2"})
-            self.tx = current_dual_write(session)
-            self.tx.send(self._scenario.topic, key="k", value="2")
-            self._last.act = lambda: hook(begun)
-            session.commit()
+    @property
+    def outcome(self) -> Outcome | None:
+        assert self.tx is not None, "it has begun"
+        return self.tx.outcome
 
 
-@pytest.fixture(params=["in a block", "by a Session"])
-def write(scenario: Scenario, writer: DualWriter, last: Last, request: pytest.FixtureRequest) -> Write:
-    return Write(scenario, writer, last, request.param)
+@pytest.fixture
+def write(scenario: Scenario, writer: DualWriter) -> Write:
+    return Write(scenario, writer)
 
 
 def driver_of(connection: sa.Connection) -> Any:
@@ -397,25 +363,6 @@ def test_statements_that_psycopg_is_still_to_deallocate(scenario: Scenario, writ
 
     write(hook)
     scenario.assert_both_sides_agree("2")
-
-
-def test_a_conflict_that_is_found_in_commit(scenario: Scenario, writer: DualWriter) -> None:
-    """Write skew: SERIALIZABLE refuses the last commit."""
-    serializable = scenario.database.engine.execution_options(isolation_level="SERIALIZABLE")
-    count = sa.select(sa.func.count()).select_from(events)
-    aside = scenario.database.aside.execution_options(isolation_level="SERIALIZABLE")
-    tx = None
-    with aside.connect() as other, Session(serializable) as session:
-        other.scalar(count)
-        other.execute(INSERT, {"id": 8, "event_key": "k", "body": "8"})
-        with pytest.raises(sa.exc.OperationalError, match="serialize"), writer.transaction(session) as tx:
-            session.scalar(count)
-            put(tx, scenario, 2)
-            event.listen(session, "before_commit", lambda session: other.commit())
-    assert tx is not None
-    assert tx.outcome is Outcome.ROLLED_BACK
-    assert event_bodies(scenario.database) == ["1", "8"]
-    scenario.assert_nothing_open()
 
 
 def test_a_connection_that_is_lost_before_it(scenario: Scenario, writer: DualWriter, write: Write) -> None:

@@ -23,7 +23,6 @@ from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import AWAITED
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
 from tests.recipes.faces import INSERT, ON_ASYNCPG, Face
-from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
 from tests.support.databases import SqliteDatabase, events
 from tests.support.threads import in_threads
@@ -211,24 +210,6 @@ async def test_a_task_that_a_block_starts_is_not_inside(
         with pytest.raises(IllegalStateError, match="already carries a dual write"):
             await asyncio.create_task(place())
     awaited.assert_both_sides_agree("1")
-
-
-def test_functions_of_a_pool(scenario: Scenario) -> None:
-    with make_pool(scenario) as pool:
-        assert isinstance(pool, DualWriter)
-
-        @pool.transactional
-        def inner(tx: DualTransaction, number: int) -> None:
-            put(tx, scenario, number)
-
-        @pool.transactional
-        def outer(tx: DualTransaction) -> None:
-            put(tx, scenario, 1)
-            inner(2)
-
-        outer()
-        inner(3)
-    scenario.assert_both_sides_agree("1", "2", "3")
 
 
 async def test_functions_of_a_pool_in_many_tasks(awaited: AwaitedScenario) -> None:

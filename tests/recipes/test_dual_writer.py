@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -14,17 +13,13 @@ from sqlalchemy.orm.exc import DetachedInstanceError
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     InvalidRecordError,
-    KafkaTimeoutError,
     TransactionEndedInsideError,
-    TransactionTooLargeError,
 )
-from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import OrdinaryError, Scenario
 from tests.recipes.steps import put
-from tests.support.databases import Database, SqliteDatabase, event_bodies, events
+from tests.support.databases import SqliteDatabase, event_bodies, events
 from tests.support.event_class import Event
-from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
 
@@ -97,47 +92,6 @@ def test_serializers_are_asked_once_and_when_a_record_is_sent(scenario: Scenario
             put(tx, scenario, 2)
             tx.send(scenario.topic, key="k", value=Unprintable())
     scenario.assert_both_sides_agree("5")
-
-
-def test_more_records_than_may_be_kept(scenario: Scenario) -> None:
-    with scenario.writer(max_buffered_bytes=10_000) as writer:
-        with pytest.raises(TransactionTooLargeError, match="max_buffered_bytes=10000"), writer.transaction() as tx:
-            put(tx, scenario, 1)
-            tx.send(scenario.topic, value=b"x" * 9_900)
-        with writer.transaction() as tx:
-            put(tx, scenario, 2)
-    scenario.assert_both_sides_agree("2")
-
-
-def test_a_broker_that_is_away_changes_nothing(database: Database, emulator: Emulator) -> None:
-    scenario = Scenario(database, emulator)
-    writer = DualWriter(
-        database.engine, bootstrap_servers="127.0.0.1:1", transactional_id=scenario.transactional_id, max_block_ms=300
-    )
-    with pytest.raises(KafkaTimeoutError), writer.transaction() as tx:
-        put(tx, scenario, 1)
-    assert writer.state is SlotState.NEW
-    writer.close()
-    with scenario.writer() as working:
-        assert scenario.write(working, 2).error is None
-    scenario.assert_both_sides_agree()
-
-
-def test_many_writers_side_by_side(database: Database, emulator: Emulator) -> None:
-    """Every writer has its own id, and neither waits for nor disturbs another (on SQLite they queue for the file)."""
-    scenarios = [Scenario(database, emulator) for _ in range(4)]
-
-    def write_ten(index: int) -> None:
-        with scenarios[index].writer() as writer:
-            for number in range(10):
-                with writer.transaction() as tx:
-                    put(tx, scenarios[index], index * 10 + number)
-
-    in_threads(*(partial(write_ten, index) for index in range(4)))
-    for scenario in scenarios:
-        scenario.assert_nothing_open()
-    with database.engine.connect() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(events)) == 40
 
 
 def test_objects_of_a_session_that_expires_them(scenario: Scenario) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
@@ -259,19 +258,6 @@ def test_a_block_that_sets_search_path_decides_in_the_pinned_table(
     assert rows(tenants, "b") == []
     with engine_of(tenants).connect() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM b.items").scalar() == 2
-
-
-def test_a_block_on_a_connection_whose_search_path_is_another_one(servers: str, tenants: sa.URL) -> None:
-    create_state_table(engine_of(tenants), "b")
-    dsn = conninfo_of(in_schema(tenants, "b"))
-    with (
-        PsycopgDualWriter(dsn, bootstrap_servers=servers, transactional_id="t", schema="a") as writer,
-        psycopg.connect(dsn) as connection,
-        writer.transaction(connection) as tx,
-    ):
-        tx.send(TOPIC, value="x")
-    assert rows(tenants, "a") != [""]
-    assert rows(tenants, "b") == []
 
 
 def test_a_schema_by_role_by_url_and_by_translation(servers: str, tenants: sa.URL) -> None:

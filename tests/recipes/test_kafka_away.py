@@ -308,17 +308,6 @@ def test_after_the_decision_the_block_is_committed(world: World, how: How) -> No
     world.assert_both_sides_have(1, 3)
 
 
-def test_a_pool_resolves_what_is_aside_by_itself(world: World) -> None:
-    """No block comes after the return: the background completes the decided transactions."""
-    pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, world.lose_kafka)
-    with face_of(SQLALCHEMY_POOL, world, pause) as face:
-        face.write(1)
-        assert face.writer.status.set_aside
-        world.bring_kafka_back()
-        until(lambda: not face.writer.status.set_aside)
-        world.assert_both_sides_have(1)
-
-
 @pytest.mark.parametrize("how", POOLS, ids=str)
 def test_the_status_of_a_pool_and_the_gauge_say_since_when(world: World, how: How, heard: Heard) -> None:
     with face_of(how, world) as face:

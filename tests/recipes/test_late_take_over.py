@@ -109,8 +109,11 @@ def assert_lost_at_every_recovery(world: World, engine: sa.Engine) -> None:
 # ---- on brokers of every tier: a crash, and a loss
 
 
-@pytest.mark.parametrize("by", ["writer", "service"])
-@every_tier
+@pytest.mark.parametrize(
+    ("world", "by"),
+    [*((tier, "writer") for tier in Tier), (Tier.KEEP_PREPARED, "service"), (Tier.BOUNDED_V1, "service")],
+    indirect=["world"],
+)
 @pytest.mark.parametrize("at", list(PausePoint))
 def test_a_crash_at_any_point_leaves_both_sides_agreed(world: World, store: Database, at: PausePoint, by: str) -> None:
     with writer_of(world, store.aside) as writer:

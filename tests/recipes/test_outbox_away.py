@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -15,7 +14,6 @@ from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.delivery import Outbox
 from dualwrite.errors import StoredBlockRefusedError, StoreFullError
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.recipes.away import kafka_away, recover_with_kafka_back
@@ -26,10 +24,9 @@ from tests.recipes.outboxes import (
     open_style,
     outbox_pool,
     scenario,
-    waiting,
 )
-from tests.recipes.pools import QUIET_LEASE_MS, put, write
-from tests.recipes.test_refused_blocks import CAUSES, REFUSING
+from tests.recipes.pools import QUIET_LEASE_MS, write
+from tests.recipes.test_refused_blocks import REFUSING
 from tests.support.conditions import until
 
 __all__ = ["open_style", "scenario"]  # fixtures
@@ -57,20 +54,6 @@ def test_kafka_was_never_there(scenario: PsycopgScenario, emulator: Emulator, op
     emulator.start_node(0)
     assert_published(scenario, 0, 1, 2)
     assert in_order(scenario) == ["0", "1", "2"]
-
-
-def test_kafka_leaves_again_and_again(scenario: PsycopgScenario, emulator: Emulator) -> None:
-    with outbox_pool(scenario) as pool:
-        numbers = iter(range(1_000))
-        written_so_far = 0
-        for _ in range(4):
-            with kafka_away(emulator), ThreadPoolExecutor(4) as threads:
-                batch = [next(numbers) for _ in range(20)]
-                assert set(threads.map(lambda number: write(pool, scenario, number).outcome, batch)) == {Outcome.STORED}
-            written_so_far += 20
-            write(pool, scenario, next(numbers))
-            written_so_far += 1
-        assert_published(scenario, *range(written_so_far))
 
 
 def test_a_process_dies_while_kafka_is_away(scenario: PsycopgScenario, emulator: Emulator) -> None:
@@ -119,39 +102,6 @@ def test_at_a_limit_blocks_are_refused(
 
 
 # ---- records that Kafka refuses for good ----------------------------------------------------------------------------
-
-
-TOO_LARGE = CAUSES["too large"]
-
-
-def write_refused(pool: PsycopgDualWriter, scenario: PsycopgScenario, number: int) -> None:
-    with pool.transaction() as tx:
-        put(tx, scenario, number)
-        tx.send(REFUSING, key="k", value=str(number))
-    assert tx.outcome is Outcome.STORED
-
-
-def test_the_outbox_waits_behind_a_record_that_kafka_refuses(scenario: PsycopgScenario, emulator: Emulator) -> None:
-    emulator.create_topic(REFUSING)
-    TOO_LARGE.begin(emulator)
-    with outbox_pool(scenario) as pool:
-        write(pool, scenario, 1)
-        write_refused(pool, scenario, 2)
-        write(pool, scenario, 3)
-        until(lambda: bool(pool.status.refused))
-        (refused,) = pool.status.refused
-        assert (refused.transactional_id, refused.topic) == (scenario.transactional_id, REFUSING)
-        assert TOO_LARGE.why in refused.why
-        assert write(pool, scenario, 4).outcome is Outcome.STORED
-        assert waiting(scenario) == 3
-        assert in_order(scenario) == ["1"]
-        with pytest.raises(StoredBlockRefusedError, match="take the block out"):
-            pool.recover()
-        TOO_LARGE.end(emulator)
-        pool.recover()
-        assert pool.status.refused == ()
-        assert_published(scenario, 1, 2, 3, 4)
-        assert in_order(scenario) == ["1", "2", "3", "4"]
 
 
 def test_records_that_are_too_old_for_their_topic_get_a_new_timestamp(

@@ -23,7 +23,6 @@ from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.recipes.sql.outbox_steps import PUBLISHED_KEPT_MS
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
@@ -135,61 +134,6 @@ def in_thread(function: Callable[[], Any]) -> Iterator[Future[Any]]:
 # ---- how it has ended -----------------------------------------------------------------------------------------------
 
 
-def test_it_was_published_meanwhile(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, QUIET) as pool, outbox_pool(scenario) as publisher:
-        write(publisher, scenario, 1)
-        before_first_question(pool, lambda: until(lambda: waiting(scenario) == 0))
-        assert lost(pool, scenario, 2) is Outcome.STORED
-        assert_published(scenario, 1, 2)
-
-
-def test_it_was_published_among_others(scenario: PsycopgScenario) -> None:
-    """Its number is noted with that of the first block."""
-    with outbox_pool(scenario, QUIET) as pool:
-        for number in (1, 2):
-            write(pool, scenario, number)
-
-        def publish() -> None:
-            write(pool, scenario, 4)
-            with outbox_pool(scenario) as publisher:
-                publisher.recover()
-            assert waiting(scenario) == 0
-
-        before_first_question(pool, publish)
-        assert lost(pool, scenario, 3) is Outcome.STORED
-        assert_published(scenario, 1, 2, 3, 4)
-
-
-def test_a_rolled_back_block_is_not_taken_for_a_published_one(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, QUIET) as pool, outbox_pool(scenario) as publisher:
-
-        def publish_others() -> None:
-            for number in (2, 3):
-                write(publisher, scenario, number)
-            until(lambda: waiting(scenario) == 0)
-
-        write(publisher, scenario, 1)
-        before_first_question(pool, publish_others)
-        assert lost(pool, scenario, 9, applied=False) is Outcome.ROLLED_BACK
-        assert_published(scenario, 1, 2, 3)
-
-
-def test_it_was_taken_out_meanwhile(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, QUIET) as pool:
-
-        def take_it_out() -> None:
-            seq = execute(scenario, "SELECT seq FROM kafka_transaction_outbox WHERE seq > 0")
-            assert take_out(scenario.database.aside, scenario.transactional_id, seq, apply=True).changed
-
-        write(pool, scenario, 1)
-        with outbox_pool(scenario) as publisher:
-            publisher.recover()
-        before_first_question(pool, take_it_out)
-        assert lost(pool, scenario, 2) is Outcome.STORED
-    assert waiting(scenario) == 0
-    assert event_bodies(scenario.database) == ["1", "2"]
-
-
 def test_a_standby_takes_over_without_it_after_it_was_found(scenario: PsycopgScenario) -> None:
     """The state row is the same there, so making it durable proves nothing about the block."""
     with outbox_pool(scenario, QUIET) as pool:
@@ -261,20 +205,6 @@ def test_the_clock_jumps_for_a_while(scenario: PsycopgScenario, applied: bool, j
         write(pool, scenario, 1)
         assert_unknown_for_good(pool, scenario, applied=applied, before=jump)
     assert_published(scenario, 1, *([2] if applied else []), 3, 4, 5)
-
-
-@pytest.mark.usefixtures("forgetful")
-@pytest.mark.parametrize("applied", [True, False])
-def test_deleted_blocks_are_known_after_their_notes_are_deleted(scenario: PsycopgScenario, applied: bool) -> None:
-    def let_time_pass() -> None:
-        publish(scenario, 3)
-        for number in range(4, 12, 2):
-            forget(scenario, number, number + 1)
-
-    with outbox_pool(scenario, QUIET) as pool:
-        write(pool, scenario, 1)
-        assert_unknown_for_good(pool, scenario, applied=applied, before=let_time_pass)
-    assert execute(scenario, _NOTES) < 4
 
 
 @pytest.mark.usefixtures("forgetful")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,28 +211,3 @@ def test_a_block_around_another_one_does_not_hide_what_that_has_written(
             raise left or InjectedError
     assert outcome_of(raised.value) is answer
     assert rows(scenario) == [2]
-
-
-def ends_past(tx: Any) -> None:
-    tx.session.connection().connection.driver_connection.commit()
-
-
-def ends_past_and_swallows(tx: Any) -> None:
-    ends_past(tx)
-    with pytest.raises(DualWriteError):
-        insert(tx, 2)
-
-
-@pytest.mark.parametrize("end", [ends_past, ends_past_and_swallows])
-def test_a_commit_past_the_library_is_not_called_rolled_back(
-    postgres: PostgresDatabase, emulator: Emulator, end: Callable[[Any], None]
-) -> None:
-    scenario = Scenario(postgres, emulator)
-    with scenario.writer() as writer:
-        with pytest.raises(DualWriteError) as raised, writer.transaction() as tx:
-            insert(tx, 1)
-            tx.send(scenario.topic, value="1")
-            end(tx)
-        assert raised.value.outcome is Outcome.UNKNOWN
-    assert rows(scenario) == [1]
-    assert not emulator.records(scenario.topic)

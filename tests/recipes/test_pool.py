@@ -22,7 +22,6 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import (
@@ -484,15 +483,6 @@ def test_a_database_without_a_known_clock(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(engine.dialect, "name", "firebird")
     with pytest.raises(ConfigError, match=r"whose clock can be queried \(postgresql, .*, not firebird"):
         DualWriter(engine, prefix="p", bootstrap_servers="127.0.0.1:1")
-
-
-def test_a_missing_table(scenario: Scenario) -> None:
-    with make_pool(scenario, create_table=False) as pool:
-        with pytest.raises(Exception, match="kafka_transaction_lease does not exist"):
-            write(pool, scenario, 1)
-        create_lease_table(scenario.database.engine)
-        write(pool, scenario, 1)
-    assert written(scenario) == {"1"}
 
 
 @pytest.mark.parametrize("use", [lambda pool: pool.transaction().__enter__(), lambda pool: pool.recover()])

@@ -315,20 +315,6 @@ def test_nothing_is_taken_out_if_its_records_cannot_be_kept(outbox: AnyScenario)
     assert waiting(outbox) == 1
 
 
-def test_the_recovery_service_names_it(outbox: AnyScenario, emulator: Emulator) -> None:
-    _, second = store(outbox, outbox.topic, REFUSING)
-    forbid(emulator)
-    with service(outbox) as recovery:
-        assert [found.action for found in recovery.plan().found] == [Action.PUBLISH]
-        for _ in range(2):
-            (found,) = recovery.recover().found
-            assert (found.action, found.changed, found.is_left) == (Action.REFUSED, False, True)
-            assert f"block {second}" in (found.error or "")
-        take_out(outbox.database.aside, outbox.transactional_id, second, apply=True)
-        assert recovery.recover().is_clean
-    assert values(outbox, outbox.topic) == ["1"]
-
-
 @pytest.mark.parametrize("tier", [tier for tier in Tier if tier is not Tier.KEEP_PREPARED])
 @pytest.mark.parametrize("cause", list(CAUSES))
 def test_on_other_tiers(tier: Tier, cause: str, sqlite: Database) -> None:

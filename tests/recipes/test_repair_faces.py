@@ -15,11 +15,9 @@ from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.recovery.service import Action
 from tests.crash.conftest import opened
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError
 from tests.producer.tiers import TIERS
-from tests.recovery.world import service
 
 
 @pytest.fixture(params=Tier, ids=[tier.name for tier in Tier])
@@ -97,19 +95,4 @@ def test_what_hangs_stops_the_next_writer_until_it_has_its_marker(scenario: AnyS
             for where in error.partitions:
                 admin.commit_transaction(TopicPartition(*where), PreparedTxnState(error.prepared_state))
         assert scenario.write(writer, 3).error is None
-    scenario.assert_both_sides_agree()
-
-
-def test_the_recovery_service_repairs(scenario: AnyScenario) -> None:
-    """Every face has the same row."""
-    leave_aborted(scenario, 1)
-    with service(scenario) as recovery:
-        (planned,) = recovery.plan().found
-        assert (planned.action, planned.changed) == (Action.REPAIR, False)
-        (found,) = recovery.recover().found
-        assert (found.action, found.changed) == (Action.REPAIR, True)
-        assert recovery.recover().found == ()
-    scenario.assert_both_sides_agree()
-    with scenario.writer() as writer:
-        scenario.write(writer, 2)
     scenario.assert_both_sides_agree()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator import Acl, AclOperation, Emulator, Fault, PartitionError, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
@@ -26,14 +24,12 @@ from dualwrite.errors import (
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
-from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import Crash, crash_at
 from tests.producer.tiers import BOUNDED, TIERS, World
@@ -41,7 +37,6 @@ from tests.recipes.repairs import delete_records, leaves_unsettled
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
-from tests.support.writers import entered, got
 
 ME: Final = "User:ANONYMOUS"
 METADATA: Final = sa.MetaData()
@@ -58,7 +53,6 @@ WRITES: Final = [
 
 bounded = pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
 unbounded = pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: tier.name)
-both_faces = pytest.mark.parametrize("face", ["threads", "asyncio"])
 
 
 @dataclass(frozen=True)
@@ -107,24 +101,17 @@ class Site:
     def requests(self, name: str = "DescribeConfigs") -> int:
         return sum(row.requests for row in self.emulator.metrics().apis if row.api == name)
 
-    def run(self, face: str, steps: Sequence[Step], **settings: Any) -> list[DualWriteError | None]:
+    def run(self, *steps: Step, **settings: Any) -> list[DualWriteError | None]:
         """Carry the steps out with one writer; return why each block failed."""
-        settings = self.where(transactional_id="tid", **settings)
-        if face == "asyncio":
-            engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}", poolclass=sa.NullPool)
-            return asyncio.run(self._run(AsyncDualWriter(engine, **settings), steps))
-        return blocking.run(self._run(DualWriter(self.engine, **settings), steps))
-
-    async def _run(self, made: DualWriter | AsyncDualWriter, steps: Sequence[Step]) -> list[DualWriteError | None]:
         errors: list[DualWriteError | None] = []
-        async with entered(made) as writer:
+        with DualWriter(self.engine, **self.where(transactional_id="tid", **settings)) as writer:
             for step in steps:
                 if not isinstance(step, Write):
                     step()
                     continue
                 try:
-                    async with entered(writer.transaction()) as tx:
-                        await got(tx.connection.execute(ROWS.insert().values(value=step.value)))
+                    with writer.transaction() as tx:
+                        tx.connection.execute(ROWS.insert().values(value=step.value))
                         step.send(tx)
                 except DualWriteError as error:
                     errors.append(error)
@@ -163,11 +150,10 @@ def refusal(found: DualWriteError | None) -> str:
 
 
 @bounded
-@both_faces
-def test_topics_that_can_be_repaired_are_checked_once(site: Site, face: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_topics_that_can_be_repaired_are_checked_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.grant(READS_ALL, CONFIGS)
     with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
-        assert site.run(face, [Write("a"), Write("b"), Write("c", ("orders", "others")), Write("d")]) == [None] * 4
+        assert site.run(Write("a"), Write("b"), Write("c", ("orders", "others")), Write("d")) == [None] * 4
     assert site.requests() == 2  # one when each topic is first used
     assert site.records("others") == ["c"]
     assert caplog.messages == []
@@ -175,13 +161,10 @@ def test_topics_that_can_be_repaired_are_checked_once(site: Site, face: str, cap
 
 
 @bounded
-@both_faces
-def test_without_read_a_block_is_refused_until_it_is_granted(site: Site, tier: Tier, face: str) -> None:
+def test_without_read_a_block_is_refused_until_it_is_granted(site: Site, tier: Tier) -> None:
     site.grant(CONFIGS)
     refused = Write("refused", ("others", "orders"))
-    errors = site.run(
-        face, [refused, Write("again", ("others", "orders")), lambda: site.grant(READS_ALL), Write("granted")]
-    )
+    errors = site.run(refused, Write("again", ("others", "orders")), lambda: site.grant(READS_ALL), Write("granted"))
     for error in errors[:2]:
         text = refusal(error)
         assert f"this cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in text
@@ -194,16 +177,15 @@ def test_without_read_a_block_is_refused_until_it_is_granted(site: Site, tier: T
 
 
 @bounded
-@both_faces
 @pytest.mark.parametrize("policy", ["compact", "delete,compact"])
-def test_a_compacted_topic_is_refused(site: Site, tier: Tier, face: str, policy: str) -> None:
+def test_a_compacted_topic_is_refused(site: Site, tier: Tier, policy: str) -> None:
     site.grant(READS_ALL, CONFIGS)
     site.emulator.set_config({"cleanup.policy": policy}, topic="orders")
 
     def delete_only() -> None:
         site.emulator.set_config({"cleanup.policy": "delete"}, topic="orders")
 
-    refused, later = site.run(face, [Write("refused"), delete_only, Write("later")])
+    refused, later = site.run(Write("refused"), delete_only, Write("later"))
     text = refusal(refused)
     assert f"tier {int(tier)}" in text
     assert f"In topic 'orders' that cannot work: its cleanup.policy is '{policy}'" in text
@@ -213,38 +195,33 @@ def test_a_compacted_topic_is_refused(site: Site, tier: Tier, face: str, policy:
 
 
 @bounded
-@both_faces
 def test_a_policy_that_may_not_be_asked_is_warned_of_once_for_each_topic(
-    site: Site, face: str, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.grant(READS_ALL)
     with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
-        assert site.run(face, [Write("a"), Write("b"), Write("c", ("others",))]) == [None] * 3
+        assert site.run(Write("a"), Write("b"), Write("c", ("others",))) == [None] * 3
     assert [message.partition(":")[0] for message in caplog.messages] == ["topic 'orders'", "topic 'others'"]
     assert "the right that is missing is DESCRIBE_CONFIGS on the topic 'orders'" in caplog.messages[0]
 
 
 @bounded
-@both_faces
-def test_a_topic_that_takes_no_old_records_is_warned_of_once(
-    site: Site, face: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_topic_that_takes_no_old_records_is_warned_of_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     limit = 2**62  # the clock of the broker stands still, years ago
     site.grant(READS_ALL, CONFIGS)
     site.emulator.set_config({"message.timestamp.before.max.ms": str(limit)}, topic="orders")
     with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
-        assert site.run(face, [Write("a"), Write("b")]) == [None] * 2
+        assert site.run(Write("a"), Write("b")) == [None] * 2
     (warning,) = caplog.messages
     assert f"topic 'orders' refuses records older than {limit} ms" in warning
 
 
 @bounded
-@both_faces
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-def test_a_topic_that_sending_creates_is_checked_before_the_decision(site: Site, face: str, policy: str) -> None:
+def test_a_topic_that_sending_creates_is_checked_before_the_decision(site: Site, policy: str) -> None:
     site.grant(READS_ALL, CONFIGS)
     site.emulator.set_config({"log.cleanup.policy": policy}, node_id=0)
-    (found,) = site.run(face, [Write("v", ("new",))])
+    (found,) = site.run(Write("v", ("new",)))
     if policy == "compact":
         assert "In topic 'new' that cannot work: its cleanup.policy is 'compact'" in refusal(found)
     else:
@@ -254,11 +231,10 @@ def test_a_topic_that_sending_creates_is_checked_before_the_decision(site: Site,
 
 
 @bounded
-@both_faces
-def test_consumed_offsets_belong_in_the_database(site: Site, tier: Tier, face: str) -> None:
+def test_consumed_offsets_belong_in_the_database(site: Site, tier: Tier) -> None:
     site.grant(READS_ALL, CONFIGS)
     refused, alone, later = site.run(
-        face, [Write("refused", has_offsets=True), Write("alone", (), has_offsets=True), Write("later")]
+        Write("refused", has_offsets=True), Write("alone", (), has_offsets=True), Write("later")
     )
     for error in (refused, alone):
         text = refusal(error)
@@ -280,14 +256,13 @@ def ready(site: Site) -> None:
 
 
 @bounded
-@both_faces
-def test_a_manifest_that_is_not_known_refuses_the_block_before_the_decision(site: Site, tier: Tier, face: str) -> None:
+def test_a_manifest_that_is_not_known_refuses_the_block_before_the_decision(site: Site, tier: Tier) -> None:
     ready(site)
 
     def forget_where() -> None:
         site.emulator.faults.add(Fault(api="Produce", action=DUPLICATE, topic="orders"))
 
-    before, refused, repeated = site.run(face, [Write("before"), forget_where, Write("refused"), Write("repeated")])
+    before, refused, repeated = site.run(Write("before"), forget_where, Write("refused"), Write("repeated"))
     assert before is None
     assert type(refused) is RetriableError
     assert f"This cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in str(refused)
@@ -297,9 +272,8 @@ def test_a_manifest_that_is_not_known_refuses_the_block_before_the_decision(site
 
 
 @bounded
-@both_faces
 def test_a_manifest_that_is_too_long_refuses_the_block_before_the_decision(
-    site: Site, tier: Tier, face: str, monkeypatch: pytest.MonkeyPatch
+    site: Site, tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready(site)
 
@@ -309,8 +283,10 @@ def test_a_manifest_that_is_too_long_refuses_the_block_before_the_decision(
         monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", len(text) + 8)
 
     before, refused, later = site.run(
-        face,
-        [Write("before"), leave_no_room_for_another_topic, Write("refused", ("orders", "others")), Write("later")],
+        Write("before"),
+        leave_no_room_for_another_topic,
+        Write("refused", ("orders", "others")),
+        Write("later"),
     )
     assert (before, later) == (None, None)
     text = refusal(refused)
@@ -323,13 +299,12 @@ def test_a_manifest_that_is_too_long_refuses_the_block_before_the_decision(
 
 
 @unbounded
-@both_faces
 def test_without_a_bound_no_manifest_is_needed(
-    site: Site, face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
     with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
-        assert site.run(face, [Write("a"), Write("b")]) == [None, None]
+        assert site.run(Write("a"), Write("b")) == [None, None]
     assert caplog.messages == []
     site.assert_both_have("a", "b")
 
@@ -392,11 +367,10 @@ def test_what_is_owed_waits_for_a_manifest_that_can_be_known(
 
 
 @unbounded
-@both_faces
-def test_without_a_bound_nothing_is_checked(site: Site, face: str) -> None:
+def test_without_a_bound_nothing_is_checked(site: Site) -> None:
     site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
     site.grant(Acl.allow(ME, AclOperation.READ, ResourceType.TOPIC, "inputs"))
-    assert site.run(face, [Write("a"), Write("b", has_offsets=True)]) == [None, None]
+    assert site.run(Write("a"), Write("b", has_offsets=True)) == [None, None]
     assert site.requests() == 0
     assert site.rows() == ["a", "b"]
 
@@ -484,19 +458,18 @@ def test_a_cluster_that_falls_to_a_bounded_tier_is_checked_from_then_on(site: Si
 
 
 @bounded
-@both_faces
-def test_kafka_goes_away_before_a_topic_is_checked(site: Site, face: str) -> None:
+def test_kafka_goes_away_before_a_topic_is_checked(site: Site) -> None:
     site.grant(READS_ALL, CONFIGS)
 
     def pause(point: PausePoint) -> None:
         if point is PausePoint.AFTER_BEGIN:
             site.emulator.crash_node(0)
 
-    (error,) = site.run(face, [Write("refused")], pause=pause, max_block_ms=600_000)
+    (error,) = site.run(Write("refused"), pause=pause, max_block_ms=600_000)
     assert type(error) is KafkaUnreachableError, repr(error)
     assert str(error).startswith("neither side was changed: ")
     site.emulator.start_node(0)
-    assert site.run(face, [Write("later")]) == [None]
+    assert site.run(Write("later")) == [None]
     site.assert_both_have("later")
 
 

@@ -58,18 +58,6 @@ def put(session: Session, scenario: Scenario, number: int) -> None:
 # ---- as without dual writes -----------------------------------------------------------------------------------
 
 
-def test_one_session_commits_again_and_again(scenario: Scenario, sessions: Sessions) -> None:
-    with sessions() as session:
-        for number in (1, 2, 3):
-            put(session, scenario, number)
-            write = current_dual_write(session)
-            session.commit()
-            assert write.outcome is Outcome.COMMITTED
-            assert str(scenario.row()) == str(write.prepared_state)
-            assert not session.in_transaction()
-    scenario.assert_both_sides_agree("1", "2", "3")
-
-
 def test_every_form_of_a_transaction(scenario: Scenario, sessions: Sessions) -> None:
     with sessions.begin() as session:
         put(session, scenario, 1)
@@ -105,15 +93,6 @@ def test_nothing_of_a_transaction_is_left_to_the_garbage_collector(scenario: Sce
     finally:
         gc.enable()
     scenario.assert_both_sides_agree("1")
-
-
-def test_a_record_tells_its_place_after_the_commit(scenario: Scenario, sessions: Sessions) -> None:
-    with sessions() as session:
-        record = send(session, scenario.topic, value="1")
-        with pytest.raises(IllegalStateError, match="has not been sent"):
-            record.metadata  # noqa: B018
-        session.commit()
-        assert (record.metadata.topic, record.metadata.offset) == (scenario.topic, 0)
 
 
 def test_sessions_without_records_are_ordinary(scenario: Scenario, writer: DualWriter, sessions: Sessions) -> None:
@@ -406,20 +385,6 @@ def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_other(
         assert session.scalar(sa.select(events.c.body)) == "one"
 
 
-def test_a_lost_commit_that_did_not_take_effect_is_the_databases_error(scenario: Scenario) -> None:
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: scenario.database.lose_commit(applied=False))
-    sessions = sessionmaker(scenario.database.engine)
-    with scenario.writer(lose) as writer, sessions() as session:
-        dual_write_sessions(sessions, writer)
-        put(session, scenario, 1)
-        with pytest.raises(sa.exc.OperationalError):
-            session.commit()
-        session.rollback()
-        put(session, scenario, 1)
-        session.commit()
-    scenario.assert_both_sides_agree("1")
-
-
 def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back_and_says_so(
     scenario: Scenario,
 ) -> None:
@@ -605,18 +570,6 @@ def test_a_refused_record_dooms_what_it_belongs_to(scenario: Scenario, sessions:
             session.rollback()
         session.commit()
     scenario.expected += ["1"] if where == "savepoint" else []
-    scenario.assert_both_sides_agree()
-
-
-def test_a_refused_record_that_is_swallowed_inside_its_savepoint(scenario: Scenario, sessions: Sessions) -> None:
-    with sessions() as session:
-        put(session, scenario, 1)
-        with session.begin_nested():
-            session.add(Event(2))
-            with pytest.raises(InvalidRecordError):
-                send(session, scenario.topic, value=object())
-        with pytest.raises(TransactionDoomedError):
-            session.commit()
     scenario.assert_both_sides_agree()
 
 

@@ -10,18 +10,16 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import sessionmaker
 from sqlalchemy.util import await_only
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy import sessions as of_sessions
 from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import opened
-from tests.crash.scenario import AtPoint, InjectedError
 from tests.support import conditions
 from tests.support.databases import SqliteDatabase, events
 from tests.support.event_class import Event
@@ -53,41 +51,6 @@ async def put(session: AsyncSession, awaited: AwaitedScenario, number: int) -> N
     """One event to both sides."""
     session.add(Event(number))
     await send(session, awaited.topic, key="k", value=str(number))
-
-
-@pytest.mark.parametrize("ending", ["rollback", "close", "exception", "savepoint"])
-async def test_records_go_with_what_is_not_committed(awaited: AwaitedScenario, ending: str, sessions: Sessions) -> None:
-    async with sessions() as session:
-        if ending == "savepoint":
-            with pytest.raises(InjectedError):
-                async with session.begin_nested():
-                    await put(session, awaited, 1)
-                    raise InjectedError
-        elif ending == "exception":
-            with pytest.raises(InjectedError):
-                async with sessions.begin() as other:
-                    await put(other, awaited, 1)
-                    raise InjectedError
-        else:
-            await put(session, awaited, 1)
-            await getattr(session, ending)()
-        await put(session, awaited, 2)
-        await session.commit()
-    awaited.assert_both_sides_agree("2")
-
-
-async def test_a_mapper_event_may_send(awaited: AwaitedScenario, sessions: Sessions) -> None:
-    """It is called with the Session behind the AsyncSession."""
-
-    def publish(session: Session, context: object) -> None:
-        for one in session.new:
-            of_sessions.send(session, awaited.topic, value=one.body)
-
-    async with sessions() as session:
-        event.listen(session.sync_session, "before_flush", lambda session, *_: publish(session, None))
-        session.add(Event(1))
-        await session.commit()
-    awaited.assert_both_sides_agree("1")
 
 
 async def test_a_scoped_session_and_a_class_of_sessions(
@@ -176,34 +139,6 @@ async def test_a_commit_that_would_wait_too_long_or_for_itself_is_refused(awaite
 
 
 @on_postgres
-async def test_a_pool_commits_several_at_the_same_time(awaited: AwaitedScenario) -> None:
-    together = 0
-    arrived = asyncio.Event()
-    of_pool = async_sessionmaker(awaited.engine)
-
-    async def write(number: int) -> None:
-        nonlocal together
-        async with of_pool.begin() as session:
-            await put(session, awaited, number)
-            together += 1
-            if together == 3:
-                arrived.set()
-            await arrived.wait()
-
-    async with AsyncDualWriter(
-        awaited.engine,
-        prefix=awaited.transactional_id,
-        bootstrap_servers=awaited.emulator.bootstrap_servers,
-    ) as pool:
-        dual_write_sessions(of_pool, pool)
-        await asyncio.gather(*(write(number) for number in (1, 2, 3)))
-        assert pool.status.idle == 3
-    table = sorted(awaited.database.engine.connect().scalars(sa.select(events.c.body)))
-    assert table == ["1", "2", "3"]
-    awaited.assert_nothing_open()
-
-
-@on_postgres
 async def test_a_listener_that_awaits_right_before_commit_lets_other_tasks_in_between(
     awaited: AwaitedScenario, sessions: Sessions
 ) -> None:
@@ -252,20 +187,3 @@ def test_what_does_not_fit_together(awaited: AwaitedScenario) -> None:
             dual_write_sessions(made, pool)
     with pytest.raises(IllegalStateError, match="`await` the functions"):
         of_sessions.send(made(), "topic", value="1")  # type: ignore[arg-type]
-
-
-async def test_a_session_dies_with_the_exception_of_a_pause_point(awaited: AwaitedScenario) -> None:
-    def fail() -> None:
-        raise InjectedError
-
-    async with awaited.awaited_writer(AtPoint(PausePoint.AFTER_PREPARE, fail)) as writer:
-        sessions = async_sessionmaker(awaited.engine)
-        dual_write_sessions(sessions, writer)
-        async with sessions() as session:
-            await put(session, awaited, 1)
-            with pytest.raises(InjectedError):
-                await session.commit()
-            await session.rollback()
-            await put(session, awaited, 2)
-            await session.commit()
-    awaited.assert_both_sides_agree("2")

@@ -20,8 +20,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.conformance.row_store import RowStore
 from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import put
-from tests.support.databases import event_bodies, events, unique
-from tests.support.topics import read_topic
+from tests.support.databases import events, unique
 
 
 @pytest.fixture(autouse=True)
@@ -150,26 +149,6 @@ def test_the_lock_is_recognised_inside_and_after_a_savepoint(scenario: Scenario,
         with nullcontext() if connection.dialect.name == "mysql" else connection.begin_nested():
             store.write(connection, scenario.transactional_id, previous=row, new=PreparedTxnState("1:1"), manifest="")
     assert scenario.row() == PreparedTxnState("1:1")
-
-
-@pytest.mark.parametrize("ending", ["ROLLBACK; BEGIN", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"])
-@pytest.mark.parametrize("many", [False, True], ids=["one", "executemany"])
-def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(
-    scenario: Scenario, writer: DualWriter, ending: str, many: bool
-) -> None:
-    """Before the row is locked, so that the lock proves nothing: only the mark that went with BEGIN is missing."""
-    if scenario.database.engine.dialect.name != "postgresql":
-        pytest.skip("its drivers do not let several statements through at once")
-    with pytest.raises(TransactionEndedInsideError, match="was ended bypassing SQLAlchemy"), writer.transaction() as tx:
-        rows = [{"id": 1, "event_key": "k", "body": "1"}, {"id": 2, "event_key": "k", "body": "2"}]
-        tx.connection.execute(sa.insert(events), rows if many else rows[0])
-        tx.send(scenario.topic, key="k", value="1")
-        _raw(tx.connection, ending)
-        put(tx, scenario, 3)
-    assert scenario.row().is_empty
-    assert event_bodies(scenario.database) == ((["1", "2"] if many else ["1"]) if "COMMIT" in ending else [])
-    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
-    scenario.assert_nothing_open()
 
 
 def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: DualWriter) -> None:

@@ -146,7 +146,6 @@ FUNCTIONS: Final = frozenset(
         "tests/recipes/test_repair.py::test_a_repair_that_sleeps_at_any_point",
         "tests/recipes/test_repair.py::test_two_processes_that_repair_at_once",
         "tests/recipes/test_repair.py::test_what_was_committed_is_never_published_again",
-        "tests/recipes/test_went_back.py::test_what_a_later_row_has_published_is_not_published_again",
         "tests/recipes/test_went_back.py::test_a_repair_that_was_not_committed_is_made_anew",
         "tests/recipes/test_torn.py::test_a_process_that_sleeps_before_or_after_it_has_read",
         "tests/recipes/test_torn.py::test_what_hangs_is_not_believed",
