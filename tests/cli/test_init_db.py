@@ -131,38 +131,6 @@ def migrations(tmp_path: Path, database: Database) -> Config:
     return config
 
 
-def test_a_migration_up_and_down(migrations: Config, database: Database) -> None:
-    alembic.command.upgrade(migrations, "head")
-    assert set(sa.inspect(database.engine).get_table_names()) >= NAMES
-    alembic.command.downgrade(migrations, "base")
-    assert not NAMES & set(sa.inspect(database.engine).get_table_names())
-
-
-def test_a_migration_with_the_table_of_consumers(migrations: Config, database: Database) -> None:
-    revision = Path(str(migrations.get_main_option("script_location"))) / "versions" / "one.py"
-    revision.write_text(REVISION.replace("_tables()", "_tables(consumed_offsets=True)"))
-    alembic.command.upgrade(migrations, "head")
-    assert sa.inspect(database.engine).has_table("kafka_consumed_offset")
-    alembic.command.downgrade(migrations, "base")
-    assert not sa.inspect(database.engine).has_table("kafka_consumed_offset")
-
-
-SECOND_REVISION = """
-from dualwrite.recipes.sqlalchemy.migrations import *
-
-revision = "2"
-down_revision = "1"
-
-
-def upgrade():
-    create_dualwrite_outbox_table()
-
-
-def downgrade():
-    drop_dualwrite_outbox_table()
-"""
-
-
 def test_a_migration_as_sql(migrations: Config, database: Database) -> None:
     alembic.command.upgrade(migrations, "head", sql=True)
     assert isinstance(migrations.output_buffer, io.StringIO)

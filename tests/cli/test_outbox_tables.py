@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import importlib.resources
-import io
-from pathlib import Path
 from typing import Any
 
-import alembic.command
 import sqlalchemy as sa
-from alembic.config import Config
 
 from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from tests.cli.conftest import Call, assert_one_line
-from tests.cli.test_init_db import SECOND_REVISION
 from tests.cli.test_init_db import migrations as migrations
 from tests.support.databases import Database, PostgresDatabase
 
@@ -73,17 +68,3 @@ def test_it_is_beside_the_state_table(call: Call, postgres: PostgresDatabase) ->
 
 def test_another_database_has_none(call: Call) -> None:
     assert_one_line(call("init-db", "--sql", "--dialect", "mssql", "--outbox"), 2, NOT_FOR)
-
-
-def test_a_migration_up_and_down(migrations: Config, database: Database) -> None:
-    versions = Path(str(migrations.get_main_option("script_location"))) / "versions"
-    (versions / "two.py").write_text(SECOND_REVISION)
-    alembic.command.upgrade(migrations, "head")
-    found = described(database.engine)
-    alembic.command.downgrade(migrations, "1")
-    assert not sa.inspect(database.engine).has_table(OUTBOX)
-    create_outbox_table(database.engine)
-    assert described(database.engine) == found
-    assert isinstance(migrations.output_buffer, io.StringIO)
-    alembic.command.upgrade(migrations, "1:2", sql=True)
-    assert f"CREATE TABLE {OUTBOX}" in migrations.output_buffer.getvalue()

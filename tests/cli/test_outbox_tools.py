@@ -82,16 +82,6 @@ def test_doctor_says_which_right_is_missing(call: Call, scenario: Scenario) -> N
     assert checks_of(call, scenario)[OUTBOX]["found"].startswith("present, but not readable: ")
 
 
-def test_top_shows_it_while_nothing_is_open_in_kafka(call: Call, scenario: Scenario) -> None:
-    (line,) = call(*select(scenario, "top", "--json")).document
-    assert (line["transactional_id"], line["database"]) == (kafka_id_of(scenario), "stored")
-    assert (line["stored_blocks"], line["owed_records"]) == (2, None)
-    assert line["stored_age_ms"] >= 0
-    execute(scenario, "DELETE FROM kafka_transaction_state")
-    (line,) = call(*select(scenario, "top", "--json")).document
-    assert (line["transactional_id"], line["stored_blocks"]) == (kafka_id_of(scenario), 2)
-
-
 def test_recover_publishes_it(call: Call, scenario: Scenario) -> None:
     which = ("--prefix", f"{prefix_of(scenario)}-", "--min-age", 0, "--json")
     dry = call(*options(scenario, *which))
@@ -102,17 +92,6 @@ def test_recover_publishes_it(call: Call, scenario: Scenario) -> None:
     (found,) = done.document["found"]
     assert (done.code, found["action"], found["changed"]) == (0, "publish", True)
     assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["1", "2"]
-
-
-def test_recover_leaves_it_to_a_process_that_publishes(call: Call, scenario: Scenario) -> None:
-    execute(
-        scenario,
-        f"INSERT INTO kafka_transaction_lease VALUES ('{prefix_of(scenario)}-outbox', 0, 'alive', 9000000000000)",
-    )
-    done = call(*options(scenario, "--all", "--min-age", 0, "--apply"))
-    assert (done.code, "overdue" in done.out) == (1, True)
-    assert "a living process holds the lease of this outbox" in done.out
-    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
 
 
 @pytest.fixture

@@ -14,17 +14,10 @@ from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.cli.conftest import Call, Ended, assert_one_line, ended, process
 from tests.cli.dying import kill_at_each
-from tests.crash.scenario import AtPoint, Predecessor, Scenario
+from tests.crash.scenario import Predecessor, Scenario
 from tests.recovery.world import left_open
-from tests.support.conditions import until
 from tests.support.databases import Database, event_bodies
 from tests.support.topics import read_topic
-
-KEYS = {"applied", "clean", "settled", "unseen", "found", "taken_out", "forgotten"}
-FOUND_KEYS = {
-    *("transactional_id", "kafka_transactional_id", "action", "changed", "row", "state", "pair"),
-    *("age_ms", "topic_partitions", "error", "left"),
-}
 
 
 @pytest.fixture
@@ -92,16 +85,6 @@ def test_dry_then_apply_then_nothing(scenario: Scenario, call: Call) -> None:
     nothing = call(*options(scenario, *select))
     assert (nothing.code, nothing.out) == (0, "0 to resolve, 0 left, 0 waiting, 1 settled\n")
     scenario.assert_both_sides_agree()
-
-
-def test_the_keys_of_the_document(scenario: Scenario, call: Call) -> None:
-    scenario.leave_behind(Predecessor.ROLLED_BACK)
-    document = call(*options(scenario, "--all", "--min-age", 0, "--json")).document
-    assert document.keys() == KEYS
-    (found,) = document["found"]
-    assert found.keys() == FOUND_KEYS
-    assert (found["action"], found["changed"], found["left"], found["error"]) == ("abort", False, True, None)
-    assert found["topic_partitions"] == [f"{scenario.topic}-0"]
 
 
 def test_an_orphan_without_a_row_is_left_until_it_is_named(scenario: Scenario, call: Call) -> None:
@@ -196,17 +179,3 @@ def test_what_cannot_be_seen_is_not_clean(call: Call, scenario: Scenario) -> Non
     partial = call(*options(scenario, "--all", "--timeout-ms", 300))
     assert partial.code == 1
     assert "not checked: " in partial.out
-
-
-def test_locked_by_a_living_owner(call: Call, scenario: Scenario) -> None:
-    seen: list[Ended] = []
-
-    def meanwhile() -> None:
-        select = ("--transactional-id", scenario.transactional_id, "--min-age", 0, "--apply", "--json")
-        seen.append(call(*options(scenario, *select)))
-
-    with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, meanwhile)) as writer:
-        assert scenario.write(writer, 1).error is None
-    assert (seen[0].code, seen[0].document["found"][0]["action"]) == (0, "in-use")
-    until(lambda: all(t.state != "PrepareCommit" for t in scenario.emulator.transactions()))
-    scenario.assert_both_sides_agree()

@@ -1,4 +1,4 @@
-"""Outboxes on MariaDB and SQLite: lost commits, order, implicit commits, and servers that crash."""
+"""Outboxes on each database: lost commits; on MariaDB, order, implicit commits and servers that crash."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["forgetful"]  # a fixture
 SILENT: Final = Outbox(publishes=False)
 
 
-@pytest.fixture(params=["mariadb", "sqlite"])
+@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
 def scenario(request: pytest.FixtureRequest, emulator: Emulator) -> Scenario:
     return elsewhere(request.getfixturevalue(request.param), emulator)
 

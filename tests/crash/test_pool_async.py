@@ -8,12 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
-import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.errors import PoolTimeoutError
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.coordinator import PooledBlock
@@ -113,15 +112,6 @@ async def test_a_waiting_block_may_be_cancelled_or_time_out(awaited_pool: AnyAwa
     assert written(awaited_pool) == {"1", "4"}
 
 
-async def test_a_closed_pool_begins_nothing(awaited_pool: AnyAwaited) -> None:
-    async with make_pool(awaited_pool) as pool:
-        await write(pool, awaited_pool, 1)
-        await pool.close()
-        with pytest.raises(IllegalStateError, match="closed"):
-            await write(pool, awaited_pool, 2)
-    assert written(awaited_pool) == {"1"}
-
-
 # ---- where psycopg's connections come from ----------------------------------------------------------------------
 
 
@@ -132,33 +122,14 @@ async def from_a_pool(conninfo: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def from_a_function(conninfo: str) -> AsyncIterator[Any]:
-    yield lambda: psycopg.AsyncConnection.connect(conninfo)
-
-
-@asynccontextmanager
-async def from_a_conninfo(conninfo: str) -> AsyncIterator[Any]:
-    yield conninfo
-
-
-@asynccontextmanager
 async def from_a_pool_of_asyncpg(conninfo: str) -> AsyncIterator[Any]:
     async with asyncpg.create_pool(conninfo, min_size=0, max_size=2) as connections:
         yield connections
 
 
-@asynccontextmanager
-async def from_a_function_of_asyncpg(conninfo: str) -> AsyncIterator[Any]:
-    yield lambda: asyncpg.connect(conninfo)
-
-
-_SOURCES = [
-    *((awaited_psycopg_scenario, source) for source in (from_a_pool, from_a_function, from_a_conninfo)),
-    *((asyncpg_scenario, source) for source in (from_a_pool_of_asyncpg, from_a_function_of_asyncpg, from_a_conninfo)),
-]
-
-
-@pytest.mark.parametrize(("opened", "source_of"), _SOURCES)
+@pytest.mark.parametrize(
+    ("opened", "source_of"), [(awaited_psycopg_scenario, from_a_pool), (asyncpg_scenario, from_a_pool_of_asyncpg)]
+)
 def test_blocks_without_sqlalchemy_may_hold_every_connection(
     postgres: PostgresDatabase, emulator: Emulator, opened: Callable[..., Any], source_of: Callable[[str], Any]
 ) -> None:

@@ -55,12 +55,6 @@ def test_both_sides_are_changed_by_one_block(shop: Shop) -> None:
     assert shop.written() == ["1"]
 
 
-def test_a_record_knows_its_offset_after_the_block(shop: Shop) -> None:
-    with shop.atomic():
-        record = send(shop.topic, "first", using=shop.alias)
-    assert record.metadata.offset == 0
-
-
 def test_an_exception_undoes_both(shop: Shop) -> None:
     with pytest.raises(OrdinaryError), shop.atomic():
         write = shop.put(1)
@@ -119,16 +113,6 @@ def test_only_inner_blocks_that_fail_leave_an_ordinary_transaction(shop: Shop) -
             raise OrdinaryError
     assert event_bodies(shop.database) == ["1"]
     assert shop.emulator.transactions() == []
-
-
-def test_an_integrity_error_in_an_inner_block(shop: Shop) -> None:
-    with shop.atomic():
-        shop.put(1)
-        with pytest.raises(IntegrityError), shop.atomic():
-            shop.put(2)
-            shop.insert(1)
-        shop.put(3)
-    assert shop.written() == ["1", "3"]
 
 
 def test_savepoints_of_the_application(shop: Shop) -> None:
@@ -423,15 +407,6 @@ def test_an_end_past_the_cursors_is_found_by_the_mark(mysql_shop: Shop, sql: str
     assert mysql_shop.written() == []
 
 
-def test_the_end_of_a_procedure_is_found_by_the_mark(mysql_shop: Shop) -> None:
-    execute(mysql_shop, "CREATE PROCEDURE ends() COMMIT")
-    with pytest.raises(TransactionEndedInsideError), mysql_shop.atomic():
-        send(mysql_shop.topic, "1", using=mysql_shop.alias)
-        with connections[mysql_shop.alias].cursor() as cursor:
-            cursor.callproc("ends")
-    assert mysql_shop.written() == []
-
-
 def test_values_are_no_statements(mysql_shop: Shop) -> None:
     """The drivers put parameters into the text, where they might look like its end."""
     value = "a'; COMMIT; -- \\"
@@ -487,13 +462,6 @@ def test_a_deadlock_undoes_both(mysql_shop: Shop, sends_first: bool, behind_a_re
         assert connection.scalars(sa.text("SELECT event_key FROM events")).all() == [kept, kept]
 
 
-@pytest.fixture(scope="module")
-def server_that_rolls_back_on_timeout() -> Iterator[MariaDbServer]:
-    with MariaDbServer.start("--innodb-rollback-on-timeout=ON") as server:
-        server.spare_the_disk()
-        yield server
-
-
 def time_out_in(shop: Shop) -> None:
     """Wait in vain for a row that another transaction holds, and swallow the error."""
     with shop.database.aside.begin() as other:
@@ -501,23 +469,6 @@ def time_out_in(shop: Shop) -> None:
         execute(shop, "SET SESSION innodb_lock_wait_timeout = 1")
         with pytest.raises(OperationalError, match="1205"):
             execute(shop, "UPDATE events SET event_key = 'late' WHERE id = 1")
-
-
-def test_a_lock_timeout_that_rolls_the_transaction_back_dooms_it(
-    server_that_rolls_back_on_timeout: MariaDbServer, emulator: Emulator
-) -> None:
-    database = MariaDbDatabase(server_that_rolls_back_on_timeout)
-    with shop_on(database, emulator) as shop:
-        with shop.atomic():
-            shop.put(1)
-        with pytest.raises(TransactionDoomedError), shop.atomic():
-            shop.insert(2)
-            time_out_in(shop)
-            send(shop.topic, "2", using=shop.alias)
-        with shop.atomic():
-            shop.put(3)
-        assert shop.written() == ["1", "3"]
-    database.close()
 
 
 def test_a_lock_timeout_that_undoes_its_statement_only_is_the_applications_to_swallow(mysql_shop: Shop) -> None:
@@ -737,20 +688,6 @@ def test_an_interruption_after_the_decision_runs_the_callbacks(store: Database, 
         until(lambda: shop.on_each_side() == (["1"], ["1"]))  # the records become readable in the background
 
 
-def test_an_interruption_before_the_decision_undoes_both(store: Database, emulator: Emulator) -> None:
-    """As by the time limit of a worker, which raises SystemExit or an error of its own anywhere."""
-
-    def interrupt() -> None:
-        raise SystemExit
-
-    with shop_on(store, emulator, pause=AtPoint(PausePoint.AFTER_PREPARE, interrupt)) as shop:
-        with pytest.raises(SystemExit), shop.atomic():
-            shop.put(1)
-        with shop.atomic():
-            shop.put(2)
-        assert shop.written() == ["2"]
-
-
 def test_a_deferred_constraint_fails_as_djangos_error(postgres_shop: Shop) -> None:
     execute(
         postgres_shop,
@@ -766,14 +703,6 @@ def test_a_deferred_constraint_fails_as_djangos_error(postgres_shop: Shop) -> No
 
 
 # ---- modes -----------------------------------------------------------------------------------------------------------
-
-
-def test_durable_blocks(shop: Shop) -> None:
-    with shop.atomic(durable=True):
-        shop.put(1)
-    with pytest.raises(RuntimeError), shop.atomic(), shop.atomic(durable=True):
-        pass
-    assert shop.written() == ["1"]
 
 
 def test_autocommit_off(shop: Shop) -> None:

@@ -15,7 +15,7 @@ from tests.proof.replay import replay
 from tests.proof.replay_network import Network
 from tests.proof.replay_samples import Sample, samples
 from tests.proof.replay_servers import Servers
-from tests.proof.story import Fate, Setting, Story, brief, kind_of, narrate, read_story, wanted
+from tests.proof.story import Fate, Setting, Story, narrate, read_story, wanted
 from tests.proof.world import Budget
 
 _FEW_FAULTS = (
@@ -93,18 +93,3 @@ def test_a_story_is_kept_as_json_lines(tmp_path: Path) -> None:
     story = a_story()
     story.save(tmp_path / "story.jsonl")
     assert read_story((tmp_path / "story.jsonl").read_text().splitlines()) == story
-
-
-def test_a_story_names_the_parties_and_what_has_changed() -> None:
-    told = str(a_story()).splitlines()
-    assert told[0] == "  1. P0 -> database: locks the row and reads it"
-    assert "     leader of orders-0 -> P0: Produced(base_offset=0)" in told
-    assert "         log: 1:0=a1" in told
-    assert told[-1] == "WRONG: nothing"
-
-
-def test_the_short_line_of_a_step_says_its_fate_and_its_process() -> None:
-    for step in a_story().steps:
-        read = wanted(brief(step.sentence))
-        assert read.fate is kind_of(step.sentence).fate
-        assert read.process is None or f"P{read.process}" in step.sentence

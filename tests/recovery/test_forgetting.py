@@ -80,22 +80,6 @@ def test_a_pool_settles_its_ids_at_close(store: Database) -> None:
         assert published(another) == ["3"]
 
 
-def test_a_writer_of_asyncio_settles_at_close(postgres_store: Database) -> None:
-    store = postgres_store
-
-    async def write_one(bootstrap_servers: str) -> None:
-        engine = create_async_engine(store.url)
-        where: dict[str, Any] = {"transactional_id": "tid", "bootstrap_servers": bootstrap_servers}
-        async with AsyncDualWriter(engine, **where) as writer, writer.transaction() as tx:
-            tx.send("orders", "1")
-        await engine.dispose()
-
-    for _ in range(2):
-        with Emulator(topics={"orders": 2}) as emulator:
-            asyncio.run(write_one(emulator.bootstrap_servers))
-            assert published(emulator) == ["1"]
-
-
 @pytest.fixture
 def postgres_store(postgres: Database) -> Database:
     return postgres
