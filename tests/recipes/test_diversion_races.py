@@ -27,6 +27,7 @@ from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from tests.crash.outbox_worker import AtPointOf
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.producer.tiers import TIERS
 from tests.recipes.away import AWAY, kafka_away
@@ -303,6 +304,22 @@ def test_blocks_follow_those_that_a_pool_with_an_outbox_has_left(scenario: Psyco
         until(lambda: in_order(scenario) == ["1", "2"])
         until(lambda: not is_diverted(scenario))
         assert write(pool, scenario, 3).outcome is Outcome.COMMITTED
+
+
+def test_the_last_batch_of_a_pool_with_an_outbox_is_completed(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    """Nothing waits, so that no block is diverted, and the transaction would hold up readers for ever."""
+    pause = AtPointOf(PausePoint.AFTER_DATABASE_COMMIT, lambda: emulator.crash_node(0), of_publisher=True)
+    with outbox_pool(scenario, pause=pause) as before:
+        write(before, scenario, 1)
+        until(lambda: before.status.kafka_away_since_s is not None)
+    assert waiting(scenario) == 0
+    emulator.start_node(0)
+    with pool_of(scenario) as pool:
+        (found,) = pool.recover()
+        assert (found.transactional_id, found.outcome) == (scenario.transactional_id, Outcome.COMMITTED)
+        assert in_order(scenario) == ["1"]
+        assert write(pool, scenario, 2).outcome is Outcome.COMMITTED
+    assert in_order(scenario) == ["1", "2"]
 
 
 def test_a_full_outbox_refuses_blocks_and_changes_neither_side(scenario: PsycopgScenario, emulator: Emulator) -> None:

@@ -126,6 +126,12 @@ class DualWriteCoordinator:
         return self._slot.known.state
 
     @property
+    def is_complete(self) -> bool:
+        """Whether nothing is open or owed under the id, which another process may use without a recovery then."""
+        known = self._slot.known
+        return known.state is SlotState.READY and not known.owed
+
+    @property
     def kafka_transactional_id(self) -> str | None:
         """The transactional id as Kafka knows it; None before the database was first queried."""
         return self.owned.kafka_id

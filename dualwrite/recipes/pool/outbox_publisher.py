@@ -87,6 +87,8 @@ class OutboxPublisher:
         """Publishes; None while another process has the lease."""
         self._has_recovered = False
         """Whether the coordinator has completed the open transaction, and has had no error since."""
+        self._is_complete = False
+        """Whether this process has found that nothing is open under the id, while blocks go to Kafka themselves."""
         self._refused_until_s = 0.0
         """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
         self.refused: RefusedBlock | None = None
@@ -250,7 +252,7 @@ class OutboxPublisher:
         return time.monotonic() < self._refused_until_s
 
     async def _publish_if_leading(self) -> float:
-        if not self.writes.is_diverted and not await self.writes.look_at_diversion():
+        if await self._may_rest():
             return await self._rest()
         if self._lease_lost or (self._waits_after_refusal and not self._callers):
             await self._part_with_slot(holds_lease=False)
@@ -278,6 +280,20 @@ class OutboxPublisher:
             if not await self._end_diversion():
                 await self._linger()
         return 0.0
+
+    async def _may_rest(self) -> bool:
+        """Return whether to leave the outbox alone.
+
+        Without a diversion it is empty. But a publisher of a pool with `Outbox()`, as this one was before its
+        `delivery` changed, may have left its last batch in doubt.
+        """
+        if self.writes.is_diverted or await self.writes.look_at_diversion():
+            return False
+        if self._coordinator is not None:
+            self._is_complete = self._has_recovered
+        elif not self._is_complete:
+            self._is_complete = all(lease.free for lease in await self._leases.every_lease())
+        return self._is_complete
 
     async def _rest(self) -> float:
         """Leave the outbox alone: it is empty, and blocks go to Kafka themselves."""
@@ -379,12 +395,13 @@ class OutboxPublisher:
         """Let another process publish, and complete the transaction that is left open."""
         coordinator, self._coordinator = self._coordinator, None
         self._has_recovered = self._lease_lost = self._is_draining = False
+        is_complete = coordinator is not None and coordinator.is_complete
         try:
             if coordinator is not None:
                 await coordinator.close()
         finally:
             if holds_lease:
-                await self._leases.release(_SLOT)
+                await (self._leases.release if is_complete else self._leases.abandon)(_SLOT)
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
