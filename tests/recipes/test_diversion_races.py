@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
-from dualwrite.errors import IllegalStateError, StateRowError, StoreFullError
+from dualwrite.errors import IllegalStateError, KafkaUnreachableError, StateRowError, StoreFullError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
@@ -244,6 +244,24 @@ def test_a_snapshot_from_before_does_not_hide_the_diversion(
         until(lambda: not is_diverted(scenario))
         assert write(second, scenario, 5).outcome is Outcome.COMMITTED
     assert in_order(scenario) == ["1", "2", "3", "4", "5"]
+
+
+def test_a_block_that_begins_without_kafka_and_ends_with_it_does_not_wait_for_itself(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    """At this level it takes its turn, the only one, before its snapshot, and its id only with Kafka."""
+    with pool_of(scenario) as before:
+        write(before, scenario, 1)
+    with pool_of(scenario, isolated_source(scenario, "REPEATABLE READ"), max_writers=1) as pool:
+        availability = pool.pool.availability
+        emulator.crash_node(0)
+        availability.note(KafkaUnreachableError("no broker", since_s=0.5, problem="refused"))
+        with pool.transaction() as tx:
+            put(tx, scenario, 2)
+            emulator.start_node(0)
+            until(lambda: not availability.is_away)
+        assert tx.outcome is Outcome.COMMITTED
+    assert in_order(scenario) == ["1", "2"]
 
 
 def test_the_diversion_does_not_end_by_a_process_that_another_one_has_followed(

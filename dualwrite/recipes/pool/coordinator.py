@@ -265,6 +265,7 @@ class DivertedBlock(PooledBlock):
             await super().take_slot()
         except KafkaUnreachableError as error:
             pass_on_signal(error)
+            self._pool.maintenance.end_turn(self._turn)  # at its end the block may need a new one
 
     async def _prepare_to_commit(self, write: DualWriteProgress) -> None:
         self._is_diverted = await self._goes_to_outbox(write)
