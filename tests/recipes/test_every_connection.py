@@ -35,6 +35,7 @@ from tests.crash.scenario import OrdinaryError
 from tests.recipes.faces import FACES, INSERT, ON_ASYNCPG, ON_DRIVERS, ON_PSYCOPG, ON_SQLALCHEMY, OWN, Face
 from tests.support.conditions import until
 from tests.support.databases import unique
+from tests.support.strikes import strike
 
 
 def on(*faces: str) -> pytest.MarkDecorator:
@@ -175,6 +176,17 @@ def test_a_savepoint_from_before_the_block_takes_the_block_with_it(face: Face, c
         block.put(1)
         block.execute("ROLLBACK TO before")
         block.send(2)
+    face.scenario.assert_both_sides_agree()
+
+
+@on(*ON_DRIVERS)
+@pytest.mark.parametrize("statement", ["SAVEPOINT s", "ROLLBACK TO s", "RELEASE s"])
+def test_an_interruption_after_a_savepoint_statement_dooms_the_block(face: Face, statement: str) -> None:
+    with pytest.raises(TransactionDoomedError), face.block() as block:
+        if statement != "SAVEPOINT s":
+            block.execute("SAVEPOINT s")
+        block.put(1)
+        assert strike("StatementWatch.after", partial(block.execute, statement))
     face.scenario.assert_both_sides_agree()
 
 

@@ -164,11 +164,11 @@ class WatchedProtocol(driver.Substitute):
         watch.running += 1
         try:
             answer = await send(*arguments, **keywords)
+            if savepoint is not None:
+                watch.after(savepoint)
         except BaseException as error:
             watch.failed(error, savepoint)
             raise
         finally:
             watch.running -= 1
-        if savepoint is not None:
-            watch.after(savepoint)
         return answer

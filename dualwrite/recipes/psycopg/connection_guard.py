@@ -118,8 +118,8 @@ class Watch(StatementWatch):
     # -- statements ----------------------------------------------------------------------------------------------
 
     def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
-        if savepoint is not None and not isinstance(error, Exception):
-            self._refused_ending = error
+        if savepoint is not None and not isinstance(error, psycopg.Error):
+            self._refused_ending = error  # the server may have executed it
         if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):
             self._statement_failure = error
 
@@ -255,11 +255,11 @@ def _blocking_cursor(factory: Any) -> Any:
             savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
             try:
                 executed = factory.execute(self, query, params, **keywords)
+                if savepoint is not None:
+                    watch.after(savepoint)
             except BaseException as error:
                 watch.failed(error, savepoint)
                 raise
-            if savepoint is not None:
-                watch.after(savepoint)
             return executed
 
     return WatchedCursor
@@ -276,11 +276,11 @@ def _awaited_cursor(factory: Any) -> Any:
             savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
             try:
                 executed = await super().execute(query, *arguments, **keywords)
+                if savepoint is not None:
+                    watch.after(savepoint)
             except BaseException as error:
                 watch.failed(error, savepoint)
                 raise
-            if savepoint is not None:
-                watch.after(savepoint)
             return executed
 
     return WatchedAsyncCursor

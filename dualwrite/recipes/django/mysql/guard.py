@@ -135,11 +135,16 @@ def _watched(cursor_class: Any) -> Any:
 
         def _followed(self, execute: Callable[..., Any], query: Any, args: Any) -> Any:
             guard = _guard_of(self.connection)
-            savepoint = None if guard is None else guard.before(query)
-            executed = self.reported(lambda: execute(query, args), savepoint)
-            if guard is not None:
+            if guard is None:
+                return self.reported(lambda: execute(query, args))
+            savepoint = guard.before(query)
+
+            def followed() -> Any:
+                executed = execute(query, args)
                 guard.after(savepoint)
-            return executed
+                return executed
+
+            return self.reported(followed, savepoint)
 
         def reported(self, call: Callable[[], Any], savepoint: Savepoint | None = None) -> Any:
             """Make a call of the driver, and report its error to the guard of the connection."""
