@@ -179,6 +179,16 @@ def test_a_savepoint_from_before_the_block_takes_the_block_with_it(face: Face, c
     face.scenario.assert_both_sides_agree()
 
 
+@own(*ON_DRIVERS)
+def test_a_rollback_to_a_savepoint_that_was_not_followed_loses_no_record(face: Face, connection: Any) -> None:
+    with pytest.raises(TransactionEndedInsideError, match="not tracked"), face.block(connection) as block:
+        block.put(1)
+        face.raw(connection, "SAVEPOINT past")
+        block.execute("ROLLBACK TO past")
+    assert block.tx.outcome is Outcome.ROLLED_BACK
+    face.scenario.assert_both_sides_agree()
+
+
 @on(*ON_DRIVERS)
 @pytest.mark.parametrize("statement", ["SAVEPOINT s", "ROLLBACK TO s", "RELEASE s"])
 def test_an_interruption_after_a_savepoint_statement_dooms_the_block(face: Face, statement: str) -> None:
@@ -257,6 +267,17 @@ def test_a_part_in_a_pipeline_whose_statement_fails_after_its_body(face: Face, c
             block.put(1)
         block.put(3)
     face.scenario.assert_both_sides_agree("1", "2", "3")
+
+
+@on(*ON_PSYCOPG)
+def test_a_savepoint_statement_in_a_pipeline_is_refused(face: Face) -> None:
+    """Queued behind a statement that fails, it would not be executed."""
+    with pytest.raises(TransactionDoomedError), face.block() as block:
+        block.put(1)
+        block.execute("SAVEPOINT s")
+        with face.entered(block.tx.connection.pipeline()), pytest.raises(IllegalStateError, match="in a pipeline"):
+            block.execute("RELEASE s")
+    face.scenario.assert_both_sides_agree()
 
 
 @own(*ON_PSYCOPG)

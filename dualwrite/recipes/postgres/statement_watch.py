@@ -43,6 +43,14 @@ class StatementWatch(ABC):
         """Allow the transaction, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
         self._records.refuse(error)
 
+    def assert_savepoints_known(self) -> None:
+        """Raise TransactionEndedInsideError if there was a rollback to a savepoint that the block did not set.
+
+        Its records were dropped, perhaps without their changes. Django begins another dual write after that.
+        """
+        if self._records.rolled_back_beyond:
+            raise TransactionEndedInsideError(_BEYOND)
+
     def _assert_nothing_refused(self) -> None:
         failure = self._refused_ending or self._records.refused
         if failure is not None:
@@ -96,6 +104,11 @@ ENDED: Final = (
     "the transaction was ended inside the block, bypassing the connection's own methods, which also released the row "
     "lock; Kafka was not changed, and the database keeps only changes that a COMMIT made permanent: let the dual "
     "write end the transaction"
+)
+_BEYOND: Final = (
+    "the transaction was rolled back to an earlier savepoint, which this block did not set or which was not tracked; "
+    "neither database nor Kafka was changed: roll back to savepoints of this block, set with connection.transaction() "
+    "or execute()"
 )
 UNFINISHED: Final = (
     "the block ended inside connection.transaction(), or while a COPY or a stream was in progress; neither database "

@@ -173,6 +173,7 @@ class PostgresTransaction(PostgresSteps):
 
     async def flush(self) -> None:
         self._watch.assert_intact()  # a connection does not hold statements back
+        self._watch.assert_savepoints_known()
         self._watch.close()
 
     def _assert_begun(self) -> None:

@@ -117,6 +117,12 @@ class Watch(StatementWatch):
 
     # -- statements ----------------------------------------------------------------------------------------------
 
+    def assert_executed_at_once(self) -> None:
+        """Refuse a savepoint statement in a pipeline: it would be queued, and skipped if an earlier one has failed."""
+        if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            self._refused_ending = IllegalStateError(_QUEUED)
+            raise self._refused_ending
+
     def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
         if savepoint is not None and not isinstance(error, psycopg.Error):
             self._refused_ending = error  # the server may have executed it
@@ -253,6 +259,8 @@ def _blocking_cursor(factory: Any) -> Any:
             if watch is None:  # every statement of Django outside of dual writes; super() would double the cost
                 return factory.execute(self, query, params, **keywords)
             savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
+            if savepoint is not None:
+                watch.assert_executed_at_once()
             try:
                 executed = factory.execute(self, query, params, **keywords)
                 if savepoint is not None:
@@ -274,6 +282,8 @@ def _awaited_cursor(factory: Any) -> Any:
             if watch is None:  # kept beyond the block
                 return await super().execute(query, *arguments, **keywords)
             savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
+            if savepoint is not None:
+                watch.assert_executed_at_once()
             try:
                 executed = await super().execute(query, *arguments, **keywords)
                 if savepoint is not None:
@@ -316,6 +326,10 @@ _TWO_PHASE = (
 _NO_CURSOR_CLASS = (
     "the connection's cursor_factory is not a class from which a dual write can derive its own; nothing was written: "
     "use a subclass of psycopg.Cursor, or of AsyncCursor"
+)
+_QUEUED = (
+    "a savepoint statement was sent in a pipeline, where it cannot be tracked; it was not executed, and neither "
+    "database nor Kafka was changed: use connection.transaction(), or leave the pipeline first"
 )
 _PIPELINE_OPEN = (
     "the block ended inside connection.pipeline(); neither database nor Kafka was changed: leave the pipeline inside "
