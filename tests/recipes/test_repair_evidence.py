@@ -539,6 +539,19 @@ def test_without_read_the_coordinator_is_believed_and_it_is_said(
         site.assert_agreed("before", "decided", "later")
 
 
+def test_the_service_reports_an_end_that_only_the_unreadable_log_tells(store: Database) -> None:
+    with site_of(Tier.KEEP_PREPARED, store, acls=ALLOWED) as site:
+        site.decided()
+        let_end(site, Way.INITIALISED)
+        site.emulator.add_acls(NOT_READABLE)
+        (found,) = site.serviced().found
+        assert (found.action, found.is_left) == (Action.FAILED, True)
+        assert "grant READ" in str(found.error)
+        site.emulator.remove_acls(DENIALS)
+        assert [found.action for found in site.serviced().found] == [Action.REPAIR]
+        site.assert_agreed("decided")
+
+
 # ---- logs and metrics -----------------------------------------------------------------------------------------------
 
 

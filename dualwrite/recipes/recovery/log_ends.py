@@ -12,6 +12,7 @@ from dualwrite.client.transactions.recovery import Finding
 from dualwrite.errors import AuthorizationError, NoMarkerError, OutcomeUnknown, RetriableError
 from dualwrite.participant import ParticipantProducer
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.hanging import log_hanging
 from dualwrite.recipes.core.metrics import Counted, TornEnd, count
 from dualwrite.recipes.core.repair import log_unreadable, to_send
@@ -53,7 +54,7 @@ class LogEnds:
         except AuthorizationError as error:
             if not seen.is_committed:
                 log_unreadable(seen.transactional_id, seen.stored, error)
-            return seen
+            return replace(seen, unread=first_line(error))
         except NoMarkerError as error:
             return self._without_marker(seen, error)
         except OutcomeUnknown:

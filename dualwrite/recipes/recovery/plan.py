@@ -151,7 +151,8 @@ def finding_of(seen: Seen) -> Finding:
 def decide(seen: Seen, row: Row, *, min_age_ms: int) -> Action:
     """Return the action for an id, by the facts and the decisions of its operator."""
     action = _by_table(seen, row, min_age_ms=min_age_ms)
-    return Action.FAILED if action is Action.NOTHING and seen.decides_batch else action
+    has_failed = seen.decides_batch or (seen.unread is not None and finding_of(seen) is not Finding.COMMITTED)
+    return Action.FAILED if action is Action.NOTHING and has_failed else action
 
 
 def _by_table(seen: Seen, row: Row, *, min_age_ms: int) -> Action:
@@ -300,6 +301,8 @@ def _why(seen: Seen, action: Action) -> str | None:
         return f"a living process holds the lease of this outbox; its oldest block has waited for {seen.waits_ms} ms"
     if action is Action.FAILED and Decision.TAKEN_OUT in seen.decisions:
         return "nothing is owed under this id, so nothing was taken out"
+    if action is Action.FAILED and seen.unread is not None:
+        return f"only the log tells how {seen.stored} has ended: grant READ on its topics ({seen.unread})"
     if action is Action.FAILED:
         return "this id has no batch with an unproven end, so nothing was published again"
     is_refused = action in (Action.ANOTHER_CLUSTER, Action.WENT_BACK)

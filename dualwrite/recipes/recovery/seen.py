@@ -67,6 +67,8 @@ class Seen:
     end: TransactionEnd | None = None
     is_given_up: bool = False
     """Whether the log does not say how its transaction ended, and the caller acknowledges a loss."""
+    unread: str | None = None
+    """Why the log could not be read."""
 
     # ---- the row ----------------------------------------------------------------------------------------------------
 
