@@ -31,14 +31,20 @@ def pair_of(found: HangingTransaction) -> PreparedTxnState:
     return PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
 
-def next_step(found: HangingTransaction) -> str:
-    """Return the commands that end a transaction that was found hanging, and when each is right."""
+def next_step(found: HangingTransaction, *, is_decided: bool = False) -> str:
+    """Return the commands that end a transaction that was found hanging, and when each is right.
+
+    `is_decided`: the database is known to have decided it, because the row of its id names it.
+    """
     topic, partition = found.topic_partition
     pair = pair_of(found)
     ends = end_by_hand(pair, {found.topic_partition: found.start_offset})
     since = datetime.fromtimestamp(found.last_timestamp_ms / 1000, UTC)
     whose = "an unknown id" if found.transactional_id is None else f"transactional id {found.transactional_id!r}"
-    return (
-        f"{topic}-{partition}: {pair} of {whose} has written nothing since {since:%Y-%m-%d %H:%M:%S} UTC. If a "
-        f"database has decided it, as the error of its dual writer says: {ends.commit}; else: {ends.abort}"
-    )
+    step = f"If a database has decided it, as the error of its dual writer says: {ends.commit}; else: {ends.abort}"
+    if is_decided:
+        step = (
+            f"The database has decided it, so commit it: {ends.commit}; only if its loss was acknowledged, and its "
+            f"records were sent again: {ends.abort}"
+        )
+    return f"{topic}-{partition}: {pair} of {whose} has written nothing since {since:%Y-%m-%d %H:%M:%S} UTC. {step}"

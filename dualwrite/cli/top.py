@@ -35,7 +35,7 @@ from dualwrite.hanging import next_step, pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.judge import REFUSALS
 from dualwrite.recipes.core.proof import settled_text
-from dualwrite.recipes.recovery.hanging_elsewhere import MOST_MS, find_hanging
+from dualwrite.recipes.recovery.hanging_elsewhere import MOST_MS, find_hanging, is_decided
 from dualwrite.recipes.recovery.overview import Standing, ids_in_database, standing
 from dualwrite.recipes.recovery.seen import Cluster, cluster_of
 from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS
@@ -246,10 +246,11 @@ def look(
     found = find_hanging(
         admin, known, wanted.topics, unseen, min_age_ms=DEFAULT_MIN_AGE_MS, timeout_ms=timeout_ms or MOST_MS
     )
-    return lines + [_line_of(each, now_ms) for each in found], unseen
+    decided = [is_decided(each, known[each.transactional_id or ""], cluster) for each in found]
+    return lines + [_line_of(*each, now_ms) for each in zip(found, decided, strict=True)], unseen
 
 
-def _line_of(hanging: HangingTransaction, now_ms: int) -> Line:
+def _line_of(hanging: HangingTransaction, decided: bool, now_ms: int) -> Line:
     return Line(
         transactional_id=hanging.transactional_id or "",
         state="Ongoing",
@@ -257,7 +258,7 @@ def _line_of(hanging: HangingTransaction, now_ms: int) -> Line:
         database=_HANGS,
         pair=str(pair_of(hanging)),
         topic_partitions=("-".join(map(str, hanging.topic_partition)),),
-        next_step=next_step(hanging),
+        next_step=next_step(hanging, is_decided=decided),
     )
 
 

@@ -325,6 +325,17 @@ def test_of_a_transaction_before_the_row_no_end_is_guessed(site: Site) -> None:
     assert_once(site, "later", "last")
 
 
+@every_tier
+def test_recovery_commits_what_hangs_if_the_settled_row_names_it(site: Site, tier: Tier) -> None:
+    """Before transaction.version 2 another transaction may have the pair."""
+    with site.writer() as writer:
+        write(writer, "before")
+        row = write_without_marker(site, writer)
+    site.change_row(manifest=settled_text(row))
+    (told,) = site.serviced(topics=["orders"], apply=False).left
+    assert ("The database has decided it, so commit it" in str(told.error)) is (tier is not Tier.BOUNDED_V1)
+
+
 @pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR, Tier.BOUNDED], ids=lambda tier: tier.name)
 def test_markers_that_are_under_way_are_awaited_by_the_next_block(site: Site, tier: Tier) -> None:
     with site.writer() as writer, ThreadPoolExecutor(1) as threads:

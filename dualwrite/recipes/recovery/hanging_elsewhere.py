@@ -9,9 +9,11 @@ from typing import Final
 
 from dualwrite.admin import HangingTransaction, TransactionAdmin
 from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaError
+from dualwrite.hanging import pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.proof import manifest_of
+from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
 _UNKNOWN_TOPIC: Final = 3
@@ -75,6 +77,11 @@ def find_hanging(
         told = [each for each in failures if topic in topics or not _is_no_topic_of_ours(each)]
         unseen += [_not_searched(topic, why) for why in dict.fromkeys(map(first_line, told))]
     return [each for each in found if each.transactional_id in rows]
+
+
+def is_decided(hanging: HangingTransaction, row: StoredRow, cluster: Cluster) -> bool:
+    """Return whether the row names the transaction, and no other has its pair, as before transaction.version 2."""
+    return row.state == str(pair_of(hanging)) and cluster.transaction_version >= 2
 
 
 def _not_searched(topic: str, why: str) -> str:

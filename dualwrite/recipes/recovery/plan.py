@@ -274,7 +274,7 @@ def found(seen: Seen, action: Action, *, changed: bool = False, error: str | Non
     )
 
 
-def found_hanging(name: str, row: str | None, hanging: HangingTransaction) -> Found:
+def found_hanging(name: str, row: str | None, hanging: HangingTransaction, *, is_decided: bool) -> Found:
     """Return the result for a transaction of an id that hangs in a partition, found there and not by the row."""
     topic, partition = hanging.topic_partition
     return Found(
@@ -287,7 +287,7 @@ def found_hanging(name: str, row: str | None, hanging: HangingTransaction) -> Fo
         pair=str(pair_of(hanging)),
         age_ms=None,
         topic_partitions=(f"{topic}-{partition}",),
-        error=next_step(hanging),
+        error=next_step(hanging, is_decided=is_decided),
     )
 
 

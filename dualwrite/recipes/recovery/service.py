@@ -30,7 +30,7 @@ from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.recovery.completion import Completion, unnamed_row
-from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging
+from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging, is_decided
 from dualwrite.recipes.recovery.log_ends import LogEnds
 from dualwrite.recipes.recovery.plan import (
     Action,
@@ -43,7 +43,7 @@ from dualwrite.recipes.recovery.plan import (
     found,
     found_hanging,
 )
-from dualwrite.recipes.recovery.seen import NO_ROW, Decision, Seen, cluster_of
+from dualwrite.recipes.recovery.seen import NO_ROW, Cluster, Decision, Seen, cluster_of
 from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, stored_rows
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.events import watch
@@ -231,7 +231,7 @@ class RecoveryService:
             if progress is not None:
                 progress(number, len(descriptions))
         told = tuple(each for each in results if each.action is not Action.NOTHING)
-        told += self._hanging(rows, identity, told, unseen, stopped)
+        told += self._hanging(rows, identity, cluster, told, unseen, stopped)
         return RecoveryReport(told, len(results) - len(told), tuple(unseen), apply, completion.taken_out)
 
     def _check_right(self, kafka_ids: Sequence[str], unseen: list[str]) -> None:
@@ -264,6 +264,7 @@ class RecoveryService:
         self,
         rows: Mapping[str, StoredRow],
         identity: DatabaseIdentity,
+        cluster: Cluster,
         told: Sequence[Found],
         unseen: list[str],
         stopped: threading.Event | None,
@@ -281,9 +282,12 @@ class RecoveryService:
             stopped=stopped,
         )
         return tuple(
-            found_hanging(identity.name_of(kafka_id) or kafka_id, by_kafka_id[kafka_id].state, each)
+            found_hanging(
+                identity.name_of(kafka_id) or kafka_id, row.state, each, is_decided=is_decided(each, row, cluster)
+            )
             for each in hanging
             if (kafka_id := each.transactional_id) is not None and (kafka_id, str(pair_of(each))) not in named
+            for row in [by_kafka_id[kafka_id]]
         )
 
     # ---- one id ---------------------------------------------------------------------------------------------
