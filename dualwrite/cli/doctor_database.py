@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
-from dualwrite.decisions.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
+from dualwrite.recipes.sqlalchemy.examination import findings_of
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
@@ -35,14 +35,22 @@ def database_checks(engine: sa.Engine, *, max_stored_age_s: float = 60.0) -> lis
     Raises the database's error if it cannot be reached.
     """
     with engine.connect() as connection:
-        checks = [_version(connection), *_isolation(connection), *_table(connection), _leases(connection)]
-        checks += _outboxes(connection, max_stored_age_s)
+        checks = [_version(connection), *_safety(connection), *_isolation(connection)]
+        checks += [*_table(connection), _leases(connection), *_outboxes(connection, max_stored_age_s)]
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
 
 
 def _version(connection: sa.Connection) -> Check:
     version = ".".join(map(str, connection.dialect.server_version_info or ()))
     return Check(_WHERE, "dialect", f"{connection.dialect.name} {version}, driver {connection.dialect.driver}")
+
+
+def _safety(connection: sa.Connection) -> list[Check]:
+    """Check whether writers refuse the database as it is set up, or warn of it."""
+    return [
+        (failure if finding.is_refused else warning)(_WHERE, finding.name, finding.found, finding.why)
+        for finding in findings_of(connection)
+    ]
 
 
 def _isolation(connection: sa.Connection) -> list[Check]:
@@ -132,12 +140,6 @@ def _postgresql(connection: sa.Connection) -> list[Check]:
     checks = [Check(_WHERE, "row locks", "FOR UPDATE SKIP LOCKED, lock_timeout")]
     if connection.scalar(sa.text("SELECT pg_is_in_recovery()")):
         checks.append(failure(_WHERE, "server", "a replica", "connect to the primary: a replica cannot lock rows"))
-    for setting in ("fsync", "full_page_writes"):
-        value = connection.scalar(sa.text("SELECT current_setting(:name)"), {"name": setting})
-        if value == "off":
-            checks.append(failure(_WHERE, setting, value, f"set {setting}=on: {_DURABLE}"))
-        else:
-            checks.append(Check(_WHERE, setting, str(value)))
     checks += _synchronous_commit(connection)
     replicas = connection.scalar(sa.text("SELECT count(*) FROM pg_stat_replication"))
     standbys = connection.scalar(sa.text("SELECT current_setting('synchronous_standby_names')"))
@@ -196,18 +198,9 @@ def _postgresql_rights_on(connection: sa.Connection, table: str, rights: Sequenc
 
 
 def _mysql(connection: sa.Connection) -> list[Check]:
-    checks = [Check(_WHERE, "row locks", "FOR UPDATE, innodb_lock_wait_timeout"), *_refusals(connection)]
-    for setting, good, make_check in (
-        ("innodb_flush_log_at_trx_commit", "1", failure),
-        ("sync_binlog", "1", warning),
-        ("read_only", "0", failure),
-    ):
-        value = str(connection.scalar(sa.text(f"SELECT @@GLOBAL.{setting}")))
-        if value == good:
-            checks.append(Check(_WHERE, setting, value))
-        else:
-            remedy = "connect to the primary" if setting == "read_only" else f"set {setting}={good}: {_DURABLE}"
-            checks.append(make_check(_WHERE, setting, value, remedy))
+    checks = [Check(_WHERE, "row locks", "FOR UPDATE, innodb_lock_wait_timeout")]
+    if connection.scalar(sa.text("SELECT @@GLOBAL.read_only")):
+        checks.append(failure(_WHERE, "read_only", "1", "connect to the primary"))
     engine = connection.scalar(
         sa.text("SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = :name"),
         {"name": _TABLE},
@@ -219,16 +212,6 @@ def _mysql(connection: sa.Connection) -> list[Check]:
     return checks
 
 
-def _refusals(connection: sa.Connection) -> list[Check]:
-    """Check the settings with which a writer refuses the database."""
-    values = {str(name).lower(): str(value) for name, value in connection.exec_driver_sql(MYSQL_SETTINGS_QUERY)}
-    return [
-        failure(_WHERE, finding.name, finding.found, finding.why)
-        for finding in of_mysql(values)
-        if finding.is_refused and finding.name != "innodb_flush_log_at_trx_commit"  # it has its own check
-    ]
-
-
 _SQLITE_SYNCHRONOUS: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 
 
@@ -236,10 +219,6 @@ def _sqlite(connection: sa.Connection) -> list[Check]:
     remedy = "fine for one process; several writers block each other: use a database with row locks for them"
     checks = [warning(_WHERE, "row locks", "one write lock for the whole file", remedy)]
     journal = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
-    if journal in ("off", "memory"):
-        checks.append(failure(_WHERE, "journal_mode", journal, "use a file, with PRAGMA journal_mode=WAL or DELETE"))
-    else:
-        checks.append(Check(_WHERE, "journal_mode", journal))
     level: Any = connection.exec_driver_sql("PRAGMA synchronous").scalar()
     synchronous = _SQLITE_SYNCHRONOUS.get(level, str(level))
     if level == 0 or (level == 1 and journal == "wal"):

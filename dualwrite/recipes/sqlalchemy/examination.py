@@ -14,6 +14,7 @@ from dualwrite.decisions.database_safety import (
     POSTGRES_NAMES,
     POSTGRES_SETTINGS_QUERY,
     Answers,
+    Finding,
     answer_for,
     execution_option,
 )
@@ -31,11 +32,18 @@ def examine(engine: sa.Engine, accepted: Collection[str], accepted_by: Callable[
     dialect = engine.dialect.name
     if engine.pool in _examined or dialect not in OF_DIALECT:
         return
-    judge = OF_DIALECT[dialect]
-    answer_for(judge({"host": engine.url.host or ""}), accepted, accepted_by)
+    answer_for(OF_DIALECT[dialect]({"host": engine.url.host or ""}), accepted, accepted_by)
     with engine.connect() as connection:
-        answer_for(judge(_SETTINGS_OF[dialect](connection)), accepted, accepted_by)
+        answer_for(findings_of(connection), accepted, accepted_by)
     _examined.add(engine.pool)
+
+
+def findings_of(connection: sa.Connection) -> list[Finding]:
+    """Return the promises that the database cannot keep; none of a dialect without rules."""
+    dialect = connection.dialect.name
+    if dialect not in OF_DIALECT:
+        return []
+    return OF_DIALECT[dialect]({"host": connection.engine.url.host or "", **_SETTINGS_OF[dialect](connection)})
 
 
 def file_of(connection: sa.Connection) -> str:
