@@ -129,6 +129,8 @@ def command(
     Exit code of a view that is printed once: 1 if writers refuse an id, a transaction hangs, or a topic cannot be
     searched for such, else 0.
     """
+    if topics and database_url is None:
+        raise click.UsageError("--topic looks for transactions of a database's ids: give --database")
     wanted = Wanted(prefix, schema, topics)
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
@@ -235,7 +237,7 @@ def look(
     asked = sorted({*ids, *(known or ())})
     described = admin.describe_transactions(asked, timeout_ms=timeout_ms) if asked else {}
     now_ms = int(time.time() * 1000)
-    if engine is None or not known:
+    if engine is None or known is None:
         return lines_of(described, known, now_ms, _NO_CLUSTER), []
     cluster = cluster_of(admin, timeout_ms=timeout_ms)
     lines = lines_of(described, known, now_ms, cluster)

@@ -17,7 +17,8 @@ from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
-from tests.cli.conftest import Call
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from tests.cli.conftest import Call, assert_one_line
 from tests.cli.terminal import InTerminal, Interrupted
 from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Scenario
 from tests.interop.wire import Code, Identity, Wire
@@ -107,6 +108,14 @@ def test_what_hangs(call: Call, database: Database, emulator: Emulator, monkeypa
     (line,) = call(*options, "--topic", scenario.topic, "--json").document  # the row is settled, and names no topic
     assert (line["transactional_id"], line["pair"]) == (scenario.kafka_id, str(scenario.row()))
     assert "The database has decided it, so commit it" in line["next_step"]
+
+
+def test_a_topic_is_searched_or_it_is_said(call: Call, database: Database, emulator: Emulator) -> None:
+    options = ("top", "--bootstrap-server", emulator.bootstrap_servers, "--once", "--topic", "missing")
+    assert_one_line(call(*options), 2, "give --database")
+    create_state_table(database.engine)
+    done = call(*options, "--database", database.url.render_as_string(hide_password=False))
+    assert (done.code, "topic 'missing' was not searched" in done.err) == (1, True)
 
 
 def test_stored_blocks_while_kafka_is_unreachable() -> None:
