@@ -38,10 +38,12 @@ _LAST_STABLE_OFFSET: Final = "dualwrite/broker_emulator/log/last_stable_offset.p
 _PRODUCER_STATE: Final = "dualwrite/broker_emulator/log/producer_state.py"
 _TRANSACTIONS_COORDINATOR: Final = "dualwrite/broker_emulator/transactions/coordinator.py"
 _TRANSITIONS: Final = "dualwrite/broker_emulator/transactions/transitions.py"
+_ACCUMULATOR: Final = "dualwrite/client/records/accumulator.py"
 _CALLS: Final = "dualwrite/client/admin/calls.py"
 _TRANSACTION_END: Final = "dualwrite/client/log/transaction_end.py"
 _INITIALISATION: Final = "dualwrite/client/transactions/initialisation.py"
 _MANIFEST: Final = "dualwrite/client/transactions/manifest.py"
+_PARTITION_QUEUE: Final = "dualwrite/client/records/partition_queue.py"
 _RECOVERY: Final = "dualwrite/client/transactions/recovery.py"
 _BY_ROW: Final = "dualwrite/decisions/by_row.py"
 _CORE_COMPLETION: Final = "dualwrite/recipes/core/completion.py"
@@ -219,6 +221,14 @@ MUTANTS: Final = (
     ),
     Mutant(_CORE_REPAIR, "if not ongoing.is_empty:", "if False:", "recipes/test_torn.py"),
     Mutant(_CORE_REPAIR, "await owned.kafka.is_current()", "pass", "recipes/test_torn.py"),
+    Mutant(
+        _ACCUMULATOR,
+        "batch.producer_epoch == queue.producer_epoch:",
+        "batch.producer_epoch == producer_epoch:",
+        "unit/test_batches.py",
+    ),
+    Mutant(_ACCUMULATOR, " or queue.producer_epoch != producer_epoch):", "):", "unit/test_batches.py"),
+    Mutant(_PARTITION_QUEUE, " and self.doubtful is None", "", "unit/test_batches.py"),
     Mutant(_CALLS, " or row.producer_epoch != producer_epoch:", ":", "recipes/test_torn.py"),
     Mutant(
         _LOG_ENDS, "if again.finding is Finding.OPEN or again.described.is_ending:", "if False:", "recipes/test_torn.py"

@@ -30,7 +30,7 @@ class IdempotenceManager:
     """Gets a producer id when the first record is sent; `enabled=False` sends without one.
 
     A batch that is given up leaves a gap in its partition's sequence, which no broker would accept. The epoch is then
-    raised by one, here and without a request, once no batch is on its way; sequences restart with it.
+    raised by one, here and without a request. Batches that were sent before keep theirs: see `Accumulator`.
     """
 
     def __init__(self, *, enabled: bool, backoff: Backoff) -> None:
@@ -38,7 +38,6 @@ class IdempotenceManager:
         self.producer_id = -1
         self.producer_epoch = -1
         self._enabled = enabled
-        self._has_gap = False
         self._in_flight = False
         self._backoff = backoff
         self._retry_at_ms = 0.0
@@ -49,7 +48,7 @@ class IdempotenceManager:
         """Whether batches may be sent now."""
         if self.state is not ProducerState.READY:
             return False
-        return not self._enabled or (self.producer_id != -1 and not self._has_gap)
+        return not self._enabled or self.producer_id != -1
 
     @property
     def drops_unsent(self) -> bool:
@@ -101,24 +100,15 @@ class IdempotenceManager:
     def produce_unanswered(self) -> None:
         """Do nothing: the batch is sent again, and its sequence lets the broker recognise it."""
 
-    def poll(self, now_ms: float, *, delivered: bool, in_flight: bool) -> Outgoing | None:
+    def poll(self, now_ms: float, *, delivered: bool) -> Outgoing | None:
         """Return InitProducerId if records wait for a producer id."""
         if not self._enabled or self._in_flight or now_ms < self._retry_at_ms or self.state is not ProducerState.READY:
             return None
         self._retry_at_ms = 0.0
-        if self._has_gap and not in_flight:
-            self._raise_epoch()
         if self.producer_id != -1 or delivered:
             return None
         self._in_flight = True
         return Outgoing(m.InitProducerId(None, _NO_TRANSACTION_TIMEOUT_MS, False, False), m.ANY_NODE)
-
-    def _raise_epoch(self) -> None:
-        self._has_gap = False
-        if self.producer_epoch < MAX_PRODUCER_EPOCH:
-            self.producer_epoch += 1
-        else:
-            self.producer_id = self.producer_epoch = -1
 
     def on_response(self, response: m.Response, now_ms: float) -> None:
         """Use the producer id of the response, or handle the refusal."""
@@ -160,8 +150,13 @@ class IdempotenceManager:
         return f"; {WHAT_NEXT[ProducerState.FATAL_ERROR]}" if event is Event.FATAL_FAILURE else ""
 
     def fail_abortable(self, error: KafkaError) -> None:
-        """Note that a batch was given up: the batches after it need a new epoch."""
-        self._has_gap = self._enabled
+        """Raise the epoch, because a batch was given up; after the last epoch, another producer id is needed."""
+        if self.producer_id == -1:
+            return
+        if self.producer_epoch < MAX_PRODUCER_EPOCH:
+            self.producer_epoch += 1
+        else:
+            self.producer_id = self.producer_epoch = -1
 
     def fail_fatal(self, error: KafkaError) -> None:
         """Fail the producer for good."""

@@ -67,7 +67,7 @@ class ProducerPort(Protocol):
     def produce_unanswered(self) -> None:
         """Note that a batch got no response, and is sent again."""
 
-    def poll(self, now_ms: float, *, delivered: bool, in_flight: bool) -> Outgoing | None:
+    def poll(self, now_ms: float, *, delivered: bool) -> Outgoing | None:
         """Return the next request, if there is one to send now."""
 
     def on_response(self, answer: m.Response, now_ms: float) -> None:

@@ -237,9 +237,7 @@ class Sender:
 
     def _poll_manager(self, now_ms: float) -> None:
         if self._outgoing is None:
-            self._outgoing = self._manager.poll(
-                now_ms, delivered=self._accumulator.incomplete == 0, in_flight=self._accumulator.in_flight > 0
-            )
+            self._outgoing = self._manager.poll(now_ms, delivered=self._accumulator.incomplete == 0)
 
     def _drain_all(self, now_ms: float) -> list[_Produce]:
         """Drain batches into requests; several per node if a partition has several, up to the limit in flight."""
@@ -390,11 +388,8 @@ class Sender:
 
     def _settle(self, batch: Batch, result: m.PartitionProduced | None, now_ms: float) -> None:
         error_code = NETWORK_EXCEPTION if result is None else result.error_code
-        outcome = delivery_result(
-            error_code,
-            record_count=batch.record_count,
-            unresolved_before=batch.queue.has_unresolved_before(batch),
-        )
+        is_unresolved = batch.queue.has_unresolved_before(batch) or batch.follows_loss(self._manager.producer_epoch)
+        outcome = delivery_result(error_code, record_count=batch.record_count, unresolved_before=is_unresolved)
         if outcome is DeliveryResult.DELIVERED:
             base_offset, time_ms = (result.base_offset, result.log_append_time_ms) if result is not None else (-1, -1)
             self._manager.stored(batch.topic, batch.partition, base_offset, batch.record_count)

@@ -19,6 +19,7 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.support.in_doubt import send_in_doubt
 from tests.support.threads import in_threads
 from tests.support.topics import wait_until_settled
 
@@ -66,13 +67,21 @@ def test_batches_in_flight_keep_their_order_over_retries(
 def test_an_idempotent_producer_goes_on_after_a_lost_batch(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer(None)
+    """The batches behind it are refused as out of order, and sent again."""
+    producer = make_producer(None, batch_size=100)
     producer.send("orders", "a").result(60)
     emulator.faults.add(Fault(api="Produce", action=Error(87)))
-    with pytest.raises(DeliveryError):
-        producer.send("orders", "lost").result(60)
-    assert producer.send("orders", "b").result(60).offset == 1
-    assert read_committed() == [b"a", b"b"]
+    with pytest.raises(DeliveryError, match="with INVALID_RECORD"):
+        producer.send_batch("orders", [bytes(100), b"b" * 100, b"c" * 100]).result(60)
+    assert producer.send("orders", "d").result(60).offset == 3
+    assert read_committed() == [b"a", b"b" * 100, b"c" * 100, b"d"]
+
+
+def test_an_idempotent_producer_does_not_double_a_batch_in_doubt(
+    emulator: Emulator, read_committed: ReadCommitted
+) -> None:
+    assert send_in_doubt(emulator.bootstrap_servers, "orders", "events") == [0, 1, 2]
+    assert read_committed() == [b"first", b"in doubt", b"last"]
 
 
 def test_close_aborts_an_open_transaction(producer: Producer, emulator: Emulator) -> None:

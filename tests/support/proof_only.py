@@ -26,6 +26,7 @@ FILES: Final = frozenset(
         "tests/test_site.py",
         "tests/admin/test_apache_nodes.py",
         "tests/apache_kafka/test_changing_rules.py",
+        "tests/apache_kafka/test_in_doubt.py",
         "tests/apache_kafka/test_late_requests.py",
         "tests/apache_kafka/test_log_reading.py",
         "tests/apache_kafka/test_missing_markers.py",

@@ -372,9 +372,7 @@ class ProducerModel(RuleBasedStateMachine):
         if manager.drops_unsent:
             accumulator.drop_waiting(DeliveryError("not sent"))
         if self.outgoing is None:
-            self.outgoing = manager.poll(
-                self.now_ms, delivered=accumulator.incomplete == 0, in_flight=accumulator.in_flight > 0
-            )
+            self.outgoing = manager.poll(self.now_ms, delivered=accumulator.incomplete == 0)
         while accumulator.active and manager.may_produce:
             drained = accumulator.drain(
                 self.now_ms,
@@ -388,7 +386,7 @@ class ProducerModel(RuleBasedStateMachine):
             for node, batches in drained.items():
                 self._send_batches(node, batches)
         if self.outgoing is None and manager.wants_partitions:
-            self.outgoing = manager.poll(self.now_ms, delivered=False, in_flight=accumulator.in_flight > 0)
+            self.outgoing = manager.poll(self.now_ms, delivered=False)
         if self.outgoing is not None:
             outgoing, self.outgoing = self.outgoing, None
             self._send(max(outgoing.node_id, 0), outgoing.request, self._hear)

@@ -3,6 +3,9 @@
 No I/O and no clock. Within a partition, sequences must arrive without a gap (KIP-98). A batch that has to be sent again
 therefore goes before all later ones, and alone: until it is acknowledged, nothing else of its partition is sent. So do
 the parts of a batch that was too large for its topic; together they have the sequences of the whole.
+
+When the epoch is raised, a batch that was sent before keeps its own, because a broker recognises only the same bytes,
+and later ones wait for it. It gets the new epoch once the broker has refused it for lack of one that was given up.
 """
 
 from __future__ import annotations
@@ -46,7 +49,6 @@ class Accumulator:
         codec: Codec | None = None,
     ) -> None:
         self.incomplete = 0
-        self.in_flight = 0
         self._new_records = new_records
         self._new_backoff = new_backoff
         self._transactional = transactional
@@ -190,7 +192,7 @@ class Accumulator:
             return drained
         sizes: dict[int, int] = {}
         for queue in list(self.active):
-            if not self._is_sendable(queue, now_ms, producer_id):
+            if not self._is_sendable(queue, now_ms, producer_id, producer_epoch):
                 continue
             node_id = leader_of(queue.topic, queue.partition)
             if node_id < 0:
@@ -209,17 +211,20 @@ class Accumulator:
             drained.setdefault(node_id, []).append(batch)
         return drained
 
-    def _is_sendable(self, queue: PartitionQueue, now_ms: float, producer_id: int) -> bool:
+    def _is_sendable(self, queue: PartitionQueue, now_ms: float, producer_id: int, producer_epoch: int) -> bool:
         """Return whether a batch of the queue may be sent now.
 
         A broker that does not know the producer id accepts any sequence as its first. If the first batch were refused
-        while a second one is on its way, the second would be stored, and the first one never again.
+        while a second one is on its way, the second would be stored, and the first one never again. Nor is one of an
+        earlier epoch stored after one of this epoch.
         """
         if now_ms < queue.muted_until_ms:
             return False
         if queue.retries:
             return not queue.in_flight
-        if len(queue.in_flight) >= self._max_in_flight or (queue.in_flight and queue.acknowledged_id != producer_id):
+        if len(queue.in_flight) >= self._max_in_flight:
+            return False
+        if queue.in_flight and (queue.acknowledged_id != producer_id or queue.producer_epoch != producer_epoch):
             return False
         if queue.closed:
             return True
@@ -241,7 +246,6 @@ class Accumulator:
         self._deactivate_if_empty(queue)
         self._stamp(queue, batch, producer_id, producer_epoch)
         queue.in_flight.append(batch)
-        self.in_flight += 1
 
     def _deactivate_if_empty(self, queue: PartitionQueue) -> None:
         if not queue.retries and not queue.closed and queue.open is None:
@@ -250,9 +254,9 @@ class Accumulator:
     def _stamp(self, queue: PartitionQueue, batch: Batch, producer_id: int, producer_epoch: int) -> None:
         """Write the producer id, epoch and sequence into the batch.
 
-        A batch that is sent again keeps them, so that the broker recognises a duplicate.
+        One that is sent again keeps them, for the broker to recognise it, unless its queue has begun a new sequence.
         """
-        if batch.data and batch.producer_id == producer_id and batch.producer_epoch == producer_epoch:
+        if batch.data and batch.producer_id == queue.producer_id and batch.producer_epoch == queue.producer_epoch:
             return
         if queue.producer_id != producer_id or queue.producer_epoch != producer_epoch:
             queue.producer_id, queue.producer_epoch, queue.next_sequence = producer_id, producer_epoch, 0
@@ -352,11 +356,13 @@ class Accumulator:
         batch.split_into(parts)
 
     def send_again(self, batch: Batch, now_ms: float, error_code: int | None) -> None:
-        """Queue the same bytes again, after a back-off, because the outcome of the batch is unknown."""
+        """Queue a batch again, after a back-off: the same bytes, unless an earlier one that was given up is missing."""
         self._land(batch)
         self.metrics.resent_records += batch.record_count
         if error_code != _OUT_OF_ORDER_SEQUENCE_NUMBER:
             batch.may_be_stored = True
+        elif not batch.queue.has_unresolved_before(batch):
+            batch.producer_epoch = -1
         queue = batch.queue
         insort(queue.retries, batch, key=_BY_NUMBER)
         queue.muted_until_ms = max(queue.muted_until_ms, now_ms + queue.backoff.failed(error_code))
@@ -364,7 +370,6 @@ class Accumulator:
 
     def _land(self, batch: Batch) -> None:
         batch.queue.in_flight.remove(batch)
-        self.in_flight -= 1
 
     def _end(self, batch: Batch, error: KafkaError | None) -> None:
         self._used -= batch.reserved_bytes

@@ -36,8 +36,8 @@ class DeliveryResult(Enum):
     """The meaning of a Produce response for one batch."""
 
     DELIVERED = "stored"
-    SEND_AGAIN = "send the same bytes again"
-    SEND_AGAIN_AFTER_LOOKUP = "find the leader, then send the same bytes again"
+    SEND_AGAIN = "send it again"
+    SEND_AGAIN_AFTER_LOOKUP = "find the leader, then send it again"
     SPLIT = "send its records again in smaller batches (KAFKA-8350)"
     LOST = "this batch failed, but the producer can continue"
     FATAL = "the producer failed"
@@ -57,7 +57,7 @@ _RESULTS: Final[dict[ErrorClass, DeliveryResult]] = {
 def delivery_result(error_code: int, *, record_count: int, unresolved_before: bool) -> DeliveryResult:
     """Return the meaning of `error_code` for a batch of that many records.
 
-    `unresolved_before`: an earlier batch of the partition is not acknowledged yet, which explains a sequence gap.
+    `unresolved_before`: an earlier batch of the partition is not acknowledged, which explains a sequence gap.
     """
     if error_code in (0, DUPLICATE_SEQUENCE_NUMBER):
         return DeliveryResult.DELIVERED

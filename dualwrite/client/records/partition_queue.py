@@ -120,6 +120,13 @@ class Batch:
         while batch is not None:
             batch.may_be_stored, batch = False, batch.whole
 
+    def follows_loss(self, producer_epoch: int) -> bool:
+        """Return whether an out-of-order error only means that a batch before this one was given up.
+
+        The epoch was raised then. This one is surely not stored if no request with it may still arrive.
+        """
+        return self.producer_epoch != producer_epoch and self.doubtful is None
+
     def contains(self, other: Batch) -> bool:
         """Return whether `other` is this batch or was split from it."""
         return self.number <= other.number < self.number + self.record_count

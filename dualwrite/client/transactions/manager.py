@@ -345,11 +345,8 @@ class TransactionManager(TransactionContext):
 
     # ---- requests -------------------------------------------------------------------------------------------
 
-    def poll(self, now_ms: float, *, delivered: bool, in_flight: bool = False) -> Outgoing | None:
-        """Return the next request, if there is one to send now.
-
-        `delivered`: no record is waiting or on its way; `in_flight`: some are on their way.
-        """
+    def poll(self, now_ms: float, *, delivered: bool) -> Outgoing | None:
+        """Return the next request, if there is one to send now; `delivered`: no record is waiting or on its way."""
         exchange = self.exchange
         if exchange.request is not None or now_ms < exchange.retry_at_ms:
             return None
