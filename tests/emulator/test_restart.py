@@ -19,7 +19,6 @@ from tests.support.conditions import until
     ("fsync", "nodes", "kills"),
     [
         ("always", 1, 3),
-        ("interval", 1, 3),
         *(
             pytest.param(fsync, nodes, 50, marks=pytest.mark.proof)
             for fsync in ("always", "interval", "never")

@@ -40,7 +40,7 @@ def append_in_transaction(log: PartitionLog, value: bytes, sequence: int) -> Non
     assert log.append(records, now_ms=NOW_MS, guard=guard).error is ErrorCode.none
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("checkpointed", [pytest.param(False, marks=pytest.mark.proof), True])
 def test_a_log_cut_at_any_byte_is_the_log_of_its_whole_batches(folder: Path, checkpointed: bool) -> None:
     log = open_log(folder)
     append(log, b"first", b"second")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator.share import state_coordinator
 from dualwrite.broker_emulator.share.state import StateBatch, combined
-from dualwrite.broker_emulator.share.state_coordinator import MAX_BATCHES
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.interop.raw_wire.share_states import StateRequests
@@ -42,55 +42,38 @@ def states(client: RawClient) -> StateRequests:
 # --- brokers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        (5, 3, 0, 1),
-        (-1, 3, 0, 1),
-        (-(2**63), LAST, 0, 1),
-        (LAST, LAST, 2, 1),
-        (0, LAST, 2, 1),
-        (0, 3, 1, 1),
-        (0, 3, 3, 1),
-        (0, 3, 127, 1),
-        (0, 3, -128, 1),
-        (0, 3, 0, -1),
-        (0, 3, 0, 32767),
-    ],
-)
-def test_batches_that_cannot_be(states: StateRequests, batch: tuple[int, int, int, int]) -> None:
-    assert states.write(1, 0, 0, (0, 0, 2, 1), batch) == 42
-    assert states.send("read", leader_epoch=0).state_batches == ()
+IMPOSSIBLE_BATCHES = [
+    (5, 3, 0, 1),
+    (-1, 3, 0, 1),
+    (-(2**63), LAST, 0, 1),
+    (LAST, LAST, 2, 1),
+    (0, LAST, 2, 1),
+    (0, 3, 1, 1),
+    (0, 3, 3, 1),
+    (0, 3, 127, 1),
+    (0, 3, -128, 1),
+    (0, 3, 0, -1),
+    (0, 3, 0, 32767),
+]
 
 
-@pytest.mark.parametrize(
-    ("state_epoch", "leader_epoch", "start_offset", "error"),
-    [
-        (-1, 0, 0, 42),
-        (-(2**31), 0, 0, 42),
-        (1, -1, 0, 42),
-        (1, 0, -2, 42),
-        (1, 0, -(2**63), 42),
-        (1, 0, LAST, 42),  # a record behind it is complete
-        (0, 0, 0, 124),
-    ],
-)
-def test_numbers_that_cannot_be(
-    states: StateRequests, state_epoch: int, leader_epoch: int, start_offset: int, error: int
-) -> None:
-    assert states.write(state_epoch, leader_epoch, start_offset) == error
-    assert states.send("summary", leader_epoch=0).start_offset == 0
+def test_batches_that_cannot_be(states: StateRequests) -> None:
+    for batch in IMPOSSIBLE_BATCHES:
+        assert states.write(1, 0, 0, (0, 0, 2, 1), batch) == 42, batch
+        assert states.send("read", leader_epoch=0).state_batches == (), batch
 
 
-@pytest.mark.parametrize("count", [-2, -(2**31)])
-def test_counts_that_cannot_be(states: StateRequests, count: int) -> None:
+def test_numbers_that_cannot_be(states: StateRequests) -> None:
+    assert states.write(0, 0, 0) == 124
+    # a record behind the last one is complete
+    for numbers in ((-1, 0, 0), (-(2**31), 0, 0), (1, -1, 0), (1, 0, -2), (1, 0, -(2**63)), (1, 0, LAST)):
+        assert states.write(*numbers) == 42, numbers
     fields = {"state_epoch": 1, "leader_epoch": 0, "start_offset": 0, "state_batches": ()}
-    assert states.send("write", **fields, delivery_complete_count=count).error_code == 42
-
-
-@pytest.mark.parametrize(("state_epoch", "start_offset"), [(-1, 0), (-(2**31), 0), (1, -2), (1, -(2**63))])
-def test_state_that_cannot_begin(states: StateRequests, state_epoch: int, start_offset: int) -> None:
-    assert states.send("initialize", state_epoch=state_epoch, start_offset=start_offset).error_code == 42
+    for count in (-2, -(2**31)):
+        assert states.send("write", **fields, delivery_complete_count=count).error_code == 42, count
+    for state_epoch, start_offset in ((-1, 0), (-(2**31), 0), (1, -2), (1, -(2**63))):
+        begun = states.send("initialize", state_epoch=state_epoch, start_offset=start_offset)
+        assert begun.error_code == 42, (state_epoch, start_offset)
     assert states.send("summary", leader_epoch=0).start_offset == 0
 
 
@@ -145,12 +128,13 @@ def test_tens_of_thousands_of_batches(emulator: Emulator, states: StateRequests,
     assert turns.longest < LONGEST
 
 
-def test_state_that_fits_no_record(states: StateRequests) -> None:
-    batches = [(2 * index, 2 * index, 0, 1) for index in range(MAX_BATCHES + 1)]
+def test_state_that_fits_no_record(states: StateRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_coordinator, "MAX_BATCHES", 100)
+    batches = [(2 * index, 2 * index, 0, 1) for index in range(101)]
     assert states.write(1, 0, 0, *batches) == -1
-    assert states.write(1, 0, 0, *batches[: MAX_BATCHES // 2]) == 0
-    assert states.write(1, 0, 0, *batches[MAX_BATCHES // 2 :]) == -1
-    assert len(states.send("read", leader_epoch=0).state_batches) == MAX_BATCHES // 2
+    assert states.write(1, 0, 0, *batches[:50]) == 0
+    assert states.write(1, 0, 0, *batches[50:]) == -1
+    assert len(states.send("read", leader_epoch=0).state_batches) == 50
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -187,29 +171,29 @@ def sharer(client: RawClient) -> Sharer:
     return member
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        (-1, 0, [ACCEPT]),
-        (-(2**63), LAST, [ACCEPT]),
-        (2, 1, [ACCEPT]),
-        (LAST, 0, [ACCEPT]),
-        (0, LAST, [ACCEPT]),
-        (LAST, LAST, [ACCEPT]),
-        (3, LAST, [ACCEPT]),
-        (0, 2, [ACCEPT, ACCEPT]),
-        (0, 0, [ACCEPT, ACCEPT]),
-        (0, LAST, [ACCEPT, ACCEPT]),
-        (0, 2, []),
-        (0, 2, [5]),
-        (0, 2, [-128]),
-        (0, 2, [ACCEPT, ACCEPT, 127]),
-    ],
-)
+IMPOSSIBLE_ACKNOWLEDGEMENTS = [
+    (-1, 0, [ACCEPT]),
+    (-(2**63), LAST, [ACCEPT]),
+    (2, 1, [ACCEPT]),
+    (LAST, 0, [ACCEPT]),
+    (0, LAST, [ACCEPT]),
+    (LAST, LAST, [ACCEPT]),
+    (3, LAST, [ACCEPT]),
+    (0, 2, [ACCEPT, ACCEPT]),
+    (0, 0, [ACCEPT, ACCEPT]),
+    (0, LAST, [ACCEPT, ACCEPT]),
+    (0, 2, []),
+    (0, 2, [5]),
+    (0, 2, [-128]),
+    (0, 2, [ACCEPT, ACCEPT, 127]),
+]
+
+
 @pytest.mark.parametrize("with_fetch", [False, True])
-def test_acknowledgements_that_cannot_be(sharer: Sharer, batch: tuple[int, int, list[int]], with_fetch: bool) -> None:
-    error = sharer.fetch([batch], max_wait_ms=0).acknowledge_error if with_fetch else sharer.acknowledge([batch])
-    assert error == 42
+def test_acknowledgements_that_cannot_be(sharer: Sharer, with_fetch: bool) -> None:
+    for batch in IMPOSSIBLE_ACKNOWLEDGEMENTS:
+        error = sharer.fetch([batch], max_wait_ms=0).acknowledge_error if with_fetch else sharer.acknowledge([batch])
+        assert error == 42, batch
     assert sharer.acknowledge([(0, 2, [ACCEPT])]) == 0, "the member still has the records"
 
 

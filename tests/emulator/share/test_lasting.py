@@ -22,7 +22,7 @@ def joined(client: RawClient, group_id: str = "g", topic: str = "orders") -> Sha
     return Sharer(client, group_id, topic).join()
 
 
-@pytest.mark.parametrize("fsync", ["always", "interval"])
+@pytest.mark.parametrize("fsync", ["always", pytest.param("interval", marks=pytest.mark.proof)])
 def test_a_killed_broker_delivers_nothing_again_that_was_acknowledged(tmp_path: Path, fsync: str) -> None:
     broker = KillableBroker(tmp_path / "data", fsync).start()
     try:

@@ -113,7 +113,7 @@ def test_batch(world: World, version: int) -> None:
 
 
 @pytest.mark.profiles(KIP_939)  # the count is taken before any profile is looked at
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_first", [pytest.param(True, marks=pytest.mark.proof), False])
 def test_one_id_does_not_multiply_partitions(world: World, is_first: bool) -> None:
     """320 times 320 are more than a request may have in all."""
     identity = world.wire.init_ok("x")
