@@ -1,4 +1,4 @@
-"""Outboxes on each database: lost commits; on MariaDB, order, implicit commits and servers that crash."""
+"""Outboxes on each database: lost commits; on MariaDB, order and a server that crashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
-from dualwrite.errors import OutcomeUnknown, TransactionEndedInsideError
+from dualwrite.errors import OutcomeUnknown
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.recovery.taking_out import take_out
@@ -275,33 +275,3 @@ def test_the_server_crashes_before_blocks_are_published(emulator: Emulator) -> N
         assert_published(scenario, 1, 2, 3)
         assert in_order(scenario) == ["1", "2", "3"]
         scenario.database.close()
-
-
-# ---- implicit commits of MySQL --------------------------------------------------------------------------------------
-
-
-def test_a_statement_that_commits_implicitly_is_refused(on_mariadb: Scenario) -> None:
-    with outbox_pool(on_mariadb) as pool:
-        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
-            put(tx, on_mariadb, 1)
-            tx.session.execute(sa.text("CREATE TABLE another (id int)"))
-        assert tx.outcome is Outcome.ROLLED_BACK
-        write(pool, on_mariadb, 2)
-        assert_published(on_mariadb, 2)
-
-
-@pytest.mark.parametrize("goes_on", ["", "INSERT INTO events VALUES (2, 'k', '2');"], ids=["ends", "goes on"])
-@pytest.mark.parametrize("sends", ["before", "after"])
-def test_a_procedure_that_commits_is_found_at_the_end(on_mariadb: Scenario, sends: str, goes_on: str) -> None:
-    """Its rows stay, and the block says that its outcome is not known."""
-    scenario = on_mariadb
-    with scenario.database.aside.begin() as connection:
-        connection.exec_driver_sql(f"CREATE PROCEDURE ends() BEGIN COMMIT; {goes_on} END")
-    with outbox_pool(scenario) as pool:
-        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
-            put(tx, scenario, 1)
-            tx.session.execute(sa.text("CALL ends()"))
-            if sends == "after":
-                tx.send(scenario.topic, key="k", value="2")
-        assert tx.outcome is None
-    assert (event_bodies(scenario.database), in_order(scenario)) == (["1"], [])

@@ -10,7 +10,6 @@ from dualwrite.outcome import Outcome
 from tests.django.project import Shop
 from tests.recipes.away import kafka_away
 from tests.support.conditions import until
-from tests.support.databases import event_bodies
 
 
 @pytest.fixture(autouse=True)
@@ -23,16 +22,6 @@ def test_a_block_is_stored_and_published_right_after(shop: Shop) -> None:
         write = shop.put(1)
     assert write.outcome is Outcome.STORED
     until(lambda: shop.on_each_side()[1] == ["1"])
-
-
-def test_a_block_that_fails_leaves_nothing(shop: Shop) -> None:
-    with pytest.raises(ZeroDivisionError), shop.atomic():
-        shop.put(1)
-        raise ZeroDivisionError
-    with shop.atomic():
-        shop.put(2)
-    until(lambda: shop.on_each_side()[1] == ["2"])
-    assert event_bodies(shop.database) == ["2"]
 
 
 def test_blocks_need_no_kafka(shop: Shop) -> None:

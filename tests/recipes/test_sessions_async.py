@@ -16,7 +16,7 @@ from sqlalchemy.util import await_only
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.sqlalchemy import sessions as of_sessions
-from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy.sessions_async import dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import opened
@@ -73,17 +73,6 @@ async def test_a_scoped_session_and_a_class_of_sessions(
         with pytest.raises(IllegalStateError, match="no writer sends to Kafka for this Session"):
             await send(another, awaited.topic, value="3")
     awaited.assert_both_sides_agree("1", "2")
-
-
-async def test_a_session_of_a_block_adds_to_the_block(
-    awaited: AwaitedScenario, sessions: Sessions, writer: AsyncDualWriter
-) -> None:
-    async with writer.transaction(sessions()) as tx:
-        await put(tx.session, awaited, 1)
-        assert await current_dual_write(tx.session) is tx
-        tx.send(awaited.topic, value="and more")
-        await tx.session.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "and more"})
-    awaited.assert_both_sides_agree("1", "and more")
 
 
 # ---- several tasks ----------------------------------------------------------------------------------------------
