@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -29,6 +30,7 @@ from tests.recipes.pipelines import PARTITIONS, Ends
 from tests.support.awaited_databases import awaited_through_faults
 from tests.support.consumers import aiokafka_consumer
 from tests.support.databases import SqliteDatabase, event_bodies, events, unique
+from tests.support.strikes import StruckExit
 from tests.support.writers import got
 
 
@@ -61,12 +63,12 @@ class Site(Ends):
 
     @asynccontextmanager
     async def pipeline(
-        self, handle: Any = None, writer: Any = None, **options: Any
+        self, handle: Any = None, writer: Any = None, auto_offset_reset: str = "earliest", **options: Any
     ) -> AsyncIterator[AsyncConsumeTransformWrite]:
         offsets = OffsetsInDatabase(self.engine) if self.place == "database" else OffsetsInTransaction()
         async with (
             writer or self.writer() as used,
-            aiokafka_consumer(self.emulator.bootstrap_servers, "movers") as read,
+            aiokafka_consumer(self.emulator.bootstrap_servers, "movers", auto_offset_reset=auto_offset_reset) as read,
         ):
             yield AsyncConsumeTransformWrite(used, read, ["in"], handle or self.copy, offsets=offsets, **options)
 
@@ -221,6 +223,39 @@ async def test_a_successor_waits_for_what_is_in_doubt_or_goes_on_at_the_rows(sit
 
 class CrashError(Exception):
     pass
+
+
+@pytest.mark.parametrize("site", ["database"], indirect=True)
+async def test_a_partition_without_any_offset_is_named(site: Site) -> None:
+    site.fill("a")
+    async with site.pipeline(auto_offset_reset="none") as pipeline:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=r"has an offset of in-\d(, in-1)? for this group"):
+                await carry(pipeline, 1)
+    assert event_bodies(site.database) == []
+
+
+async def test_records_of_a_poll_that_was_interrupted_are_read_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a partition that has no offset yet, by a signal when aiokafka has given them out."""
+    site.fill("a", "b", "c", "d")
+    async with site.pipeline(max_records=1) as pipeline:
+        side: Any = pipeline._steps._consumer
+        getmany = side._consumer.getmany
+        strikes = cycle([True, False])
+
+        async def struck(**named: Any) -> Any:
+            found = await getmany(**named)
+            if found and next(strikes):
+                raise StruckExit
+            return found
+
+        monkeypatch.setattr(side._consumer, "getmany", struck)
+        while len(event_bodies(site.database)) < 4:
+            with suppress(StruckExit):
+                await pipeline.step(50)
+    site.assert_carried("a", "b", "c", "d")
 
 
 BREAKS_THE_PROMISE: dict[str, tuple[dict[str, Any], str]] = {

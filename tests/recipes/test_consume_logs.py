@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from dualwrite.admin import AsyncTransactionAdmin, TopicIds
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError
+from dualwrite.errors import ConfigError, ConsumedLogReplacedError, ConsumedRecordsMissingError
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume import ConsumeTransformWrite, forget_consumed_offsets
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, Gap, find_gaps
@@ -204,23 +204,35 @@ def test_what_transactions_leave_out_is_no_gap(site: Site) -> None:
     site.assert_carried("a", "c", "d", "f", "x", "y")
 
 
-@pytest.mark.parametrize("library_name", ["kafka-python", "confluent-kafka"])
-def test_offsets_in_the_database_need_no_reset(emulator: Emulator, sqlite: Database, library_name: str) -> None:
-    """`auto_offset_reset="none"` forbids guessing, and rows need no guess."""
+ERROR = {"auto.offset.reset": "error"}
+STRICT: dict[str, Consumers] = {
+    "kafka-python": partial(kafka_python, auto_offset_reset="none"),
+    "confluent-kafka": partial(confluent_kafka, settings=ERROR),
+    "confluent-kafka, cooperative": partial(confluent_kafka, strategy="cooperative-sticky", settings=ERROR),
+}
+
+
+@pytest.mark.parametrize("strict", STRICT)
+def test_without_a_reset_each_partition_needs_an_offset(emulator: Emulator, sqlite: Database, strict: str) -> None:
+    """`auto_offset_reset="none"` forbids guessing: rows need no guess, and a partition without one is named."""
     first = Site(emulator, sqlite, confluent_kafka, "database")
     first.fill("a", "b", "c", "d")
     carry(first.pipeline(), 4)
     first.close()
 
-    strict = (
-        partial(kafka_python, auto_offset_reset="none")
-        if library_name == "kafka-python"
-        else partial(confluent_kafka, settings={"auto.offset.reset": "error"})
-    )
-    site = Site(emulator, sqlite, strict, "database")
+    site = Site(emulator, sqlite, STRICT[strict], "database")
     site.fill("e", "f")
     carry(site.pipeline(), 2)
     site.assert_carried(*"abcdef")
+    site.close()
+
+    with sqlite.engine.begin() as connection:
+        connection.execute(sa.delete(kafka_consumed_offset).where(kafka_consumed_offset.c.partition == 1))
+    site = Site(emulator, sqlite, STRICT[strict], "database")
+    pipeline = site.pipeline()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"has an offset of in-1 for this group.*'earliest'"):
+            until(lambda: pipeline.step(10_000) > 0)
     site.close()
 
 

@@ -421,6 +421,15 @@ async def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_ti
     assert_written_once(site, values)
 
 
+@pytest.mark.parametrize("library", ["aiokafka"], indirect=True)
+async def test_a_consumer_that_was_stopped_ends_its_subscriber(site: Site) -> None:
+    async with site.member() as broker, asyncio.timeout(60):
+        (subscriber,) = broker.subscribers
+        (loop,) = subscriber.tasks
+        await subscriber.consumer.stop()
+        await loop
+
+
 async def test_the_service_is_stopped_in_the_middle_of_a_block(with_rows: Site) -> None:
     """Longer than FastStream waits for it: the block is cancelled, and the next service writes its records."""
     site = with_rows

@@ -68,13 +68,15 @@ def kip_848(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000
     )
 
 
-def aiokafka_consumer(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
+def aiokafka_consumer(
+    bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000, auto_offset_reset: str = "earliest"
+) -> Any:
     """A consumer to be started in a loop."""
     library: Any = import_module("aiokafka")
     return library.AIOKafkaConsumer(
         bootstrap_servers=bootstrap_servers,
         group_id=group,
-        auto_offset_reset="earliest",
+        auto_offset_reset=auto_offset_reset,
         enable_auto_commit=False,
         isolation_level="read_committed",
         session_timeout_ms=session_timeout_ms,

@@ -66,9 +66,10 @@ class ConsumedLogs:
             self._read_again.pop(partition, None)
             self._doubted.discard(partition)
 
-    def knows(self, partition: TopicPartition) -> bool:
-        """Return whether the offset of the partition's next record is known."""
-        return partition in self._next
+    @property
+    def next_offsets(self) -> Mapping[TopicPartition, int]:
+        """The known offsets of the next records to be written."""
+        return self._next
 
     async def place(
         self,
@@ -120,7 +121,8 @@ class ConsumedLogs:
             if position is not None:
                 again[partition] = position
         await self._consumer.seek(again)
-        self._next.update(again)
+        # records before a gap are not written yet: if that fails, they are read again
+        self._next.update({each: again[each] for each in again if gaps[each].expected == self._next[each]})
         return [
             record
             for record in records

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as Partition
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, for_code
+from aiokafka.errors import ConsumerStoppedError, KafkaError, NoOffsetForPartitionError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import (
@@ -122,6 +122,7 @@ class AiokafkaAdapter(NotingAdapter):
             commits_by_itself=private._enable_auto_commit,  # noqa: SLF001
             isolation_level=private._isolation_level,  # noqa: SLF001
             deserializes=private._key_deserializer or private._value_deserializer,  # noqa: SLF001
+            reset=private._auto_offset_reset,  # noqa: SLF001
         )
         if private._group_id is None:  # noqa: SLF001
             raise ConfigError("the consumer has no group_id; nothing was read: set one, so that partitions are shared")
@@ -144,6 +145,9 @@ class AiokafkaAdapter(NotingAdapter):
                 )
         except TimeoutError:
             return {}  # its buffers still hold every record
+        except (asyncio.CancelledError, ConsumerStoppedError):  # likewise
+            self.is_torn = False
+            raise
         return found
 
     async def _positions_of(

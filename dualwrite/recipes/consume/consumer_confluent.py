@@ -11,7 +11,7 @@ from typing import Any
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import KafkaTimeoutError
-from dualwrite.recipes.consume.consumers import Batch, Bounds, ConsumedRecord, StartPositions
+from dualwrite.recipes.consume.consumers import Batch, Bounds, ConsumedRecord, StartPositions, no_offset
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ class ConfluentAdapter:
     """
 
     start: StartPositions
+    is_torn = False
     _TIMEOUT_S = 30.0
     _SLICE_S = 0.05
 
@@ -36,10 +37,10 @@ class ConfluentAdapter:
         self._call = call
         self._library = import_module("confluent_kafka")
         self.group_id = self._membership().group_id
-        self._topic: str
+        self._topic: str | None = None
         self._is_cooperative = False
-        self._new_partitions: list[Any] = []
-        self._failure: Any = None
+        self._new_partitions: set[TopicPartition] = set()
+        self._failure: Exception | None = None
         self._moved: set[TopicPartition] = set()
         self._assigned_at: dict[TopicPartition, int] = {}
 
@@ -48,37 +49,47 @@ class ConfluentAdapter:
 
     def on_assign(self, consumer: Any, partitions: list[Any]) -> None:
         """Note new partitions, none of which librdkafka may start at the group's own offsets."""
-        self._assign([])
-        self._new_partitions += partitions
-        self._moved.update(_named(partitions))
+        self._new_partitions |= _named(partitions)
+        self._moved |= _named(partitions)
+        self._assign([], set())
 
     def on_revoke(self, consumer: Any, partitions: list[Any]) -> None:
         revoked = _named(partitions)
-        self._new_partitions = [each for each in self._new_partitions if _name(each) not in revoked]
-        self._moved.update(revoked)
-        assigned = [each for each in partitions if self._assigned_at.pop(_name(each), None) is not None]
+        self._new_partitions -= revoked
+        self._moved |= revoked
         if self._is_cooperative:  # librdkafka would refuse to take away new ones, which are not assigned yet
-            self._consumer.incremental_unassign(assigned)
+            self._consumer.incremental_unassign(self._at(revoked & _named(self._consumer.assignment()), {}))
 
     async def _place(self) -> None:
         """Assign the new partitions at their positions. After an error the next poll tries again."""
-        partitions = self._new_partitions
-        self._topic = partitions[0].topic
-        positions = await self.start(_named(partitions))
-        for each in partitions:
-            each.offset = positions.get(_name(each), each.offset)
-        await self._call(self._assign, partitions)
-        self._assigned_at.update({_name(each): each.offset for each in partitions})
-        self._new_partitions = []
+        new = self._new_partitions.copy()
+        self._topic = next(iter(new)).topic
+        positions = await self.start(new)
+        await self._call(self._assign_anew, new, positions)
 
-    def _assign(self, partitions: list[Any]) -> None:
+    def _assign_anew(self, partitions: set[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
+        """Assign partitions at their positions, or at the group's offsets; assigned ones start again there.
+
+        An interruption leaves them to the next poll, as if they were new.
+        """
+        self._new_partitions |= partitions
+        self._assign(self._at(partitions, positions), _named(self._consumer.assignment()))
+        self._new_partitions -= partitions
+
+    def _assign(self, partitions: list[Any], assigned: set[TopicPartition]) -> None:
         """Assign as the group's protocol requires (KIP-429): librdkafka shows it only by refusing the other way."""
-        try:
-            self._consumer.assign(partitions)
-        except self._library.KafkaException as error:
-            if error.args[0].code() != self._library.KafkaError._STATE:  # noqa: SLF001 - a public constant
-                raise
-            self._is_cooperative = True
+        if not self._is_cooperative:
+            given = [*partitions, *self._positions(assigned - _named(partitions))]
+            self._assigned_at = {_name(each): each.offset for each in given}
+            try:
+                self._consumer.assign(given)
+            except self._library.KafkaException as error:
+                if error.args[0].code() != self._library.KafkaError._STATE:  # noqa: SLF001 - a public constant
+                    raise
+                self._is_cooperative = True
+        if self._is_cooperative:
+            if again := [each for each in partitions if _name(each) in assigned]:
+                self._consumer.incremental_unassign(again)
             self._consumer.incremental_assign(partitions)
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
@@ -86,14 +97,20 @@ class ConfluentAdapter:
             await self._place()
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            raise self._library.KafkaException(failure)
+            raise failure
+        self.is_torn = True
         messages, membership = await self._call(self._poll, timeout_ms / 1000, max_records)
         records = [of_confluent(message) for message in messages if message.error() is None]
-        errors = [message.error() for message in messages if self._is_failure(message)]
-        if errors and not records:
-            raise self._library.KafkaException(errors[0])
-        if errors:  # raised at the next poll, because these records would not be fetched again
-            self._failure = errors[0]
+        reset = self._library.KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+        stopped = {_of(each) for each in messages if each.error() is not None and each.error().code() == reset}
+        if stopped:  # librdkafka reads them no more until they are assigned again
+            self._new_partitions |= stopped & await self.assignment()
+        failures = [failure for failure in map(self._failure_of, messages) if failure is not None]
+        if failures and not records:
+            self.is_torn = False
+            raise failures[0]
+        if failures:  # raised at the next poll, because these records would not be fetched again
+            self._failure = failures[0]
         return Batch(records, membership)
 
     def _poll(self, timeout_s: float, max_records: int) -> tuple[list[Any], ConsumerGroupMetadata]:
@@ -111,18 +128,21 @@ class ConfluentAdapter:
             return [], membership
         self._moved.clear()
         more = self._consumer.consume(max_records - 1, 0) if max_records > 1 else []
-        if first.error() is None and TopicPartition(first.topic(), first.partition()) in self._moved:
+        if first.error() is None and _of(first) in self._moved:
             return more, membership  # after a rebalance, the first record is another consumer's, or comes again
         return [first, *more], membership
 
-    def _is_failure(self, message: Any) -> bool:
-        error = message.error()
-        if error is None or error.code() == self._library.KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-            return False
-        if error.code() == self._library.KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001 - a public constant
+    def _failure_of(self, message: Any) -> Exception | None:
+        error, codes = message.error(), self._library.KafkaError
+        if error is None or error.code() == codes._PARTITION_EOF:  # noqa: SLF001
+            return None
+        if error.code() == codes._MAX_POLL_EXCEEDED:  # noqa: SLF001
             _log.warning("the consumer took too long between polls and left its group; it rejoins: %s", error.str())
-            return False
-        return True
+            return None
+        if error.code() == codes._AUTO_OFFSET_RESET and message.offset() is None:  # noqa: SLF001
+            return no_offset([_of(message)])
+        failure: Exception = self._library.KafkaException(error)
+        return failure
 
     async def assignment(self) -> set[TopicPartition]:
         return _named(await self._call(self._consumer.assignment))
@@ -150,31 +170,26 @@ class ConfluentAdapter:
         return found
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        if positions:
-            await self._call(self._seek, positions)
+        await self._call(self._seek, positions)
+        self.is_torn = False
 
     def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
         assigned = _named(self._consumer.assignment())  # to assign another one would take it from its owner
-        positions = {each: offset for each, offset in positions.items() if each in assigned}
-        if not positions:
-            return
-        self._assigned_at.update(positions)
-        given = [self._library.TopicPartition(*partition, offset) for partition, offset in positions.items()]
-        if self._is_cooperative:
-            self._consumer.incremental_unassign([self._library.TopicPartition(*each) for each in positions])
-            self._consumer.incremental_assign(given)
-            return
-        others = self._positions(assigned - positions.keys())
-        self._consumer.assign([*given, *others])
-        self._assigned_at.update({_name(each): each.offset for each in others if each.offset >= 0})
+        if sought := assigned if self.is_torn else assigned & positions.keys():
+            self._assign_anew(sought, positions)
 
     def _positions(self, partitions: Collection[TopicPartition]) -> list[Any]:
         """Return the positions; a partition without a record since its assignment is still at its assigned position."""
-        found: list[Any] = self._consumer.position([self._library.TopicPartition(*each) for each in partitions])
+        found: list[Any] = self._consumer.position(self._at(partitions, {})) if partitions else []
         for each in found:
             if each.offset < 0:
                 each.offset = self._assigned_at.get(_name(each), each.offset)
         return found
+
+    def _at(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, int]) -> list[Any]:
+        """Return the library's own names of partitions, at their positions or at the group's offsets."""
+        of_group = self._library.OFFSET_INVALID
+        return [self._library.TopicPartition(*each, positions.get(each, of_group)) for each in partitions]
 
     def _membership(self) -> ConsumerGroupMetadata:
         return group_of(self._consumer.consumer_group_metadata())
@@ -182,6 +197,10 @@ class ConfluentAdapter:
 
 def _name(partition: Any) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
+
+
+def _of(message: Any) -> TopicPartition:
+    return TopicPartition(message.topic(), message.partition())
 
 
 def _named(partitions: Iterable[Any]) -> set[TopicPartition]:

@@ -71,6 +71,8 @@ class ConsumerAdapter(Protocol):
 
     start: StartPositions
     """Set before the first poll."""
+    is_torn: bool
+    """Whether a poll may have taken records that its caller has not noted. A poll sets it, and the caller clears it."""
 
     async def subscribe(self, topics: Collection[str]) -> None: ...
 
@@ -83,7 +85,10 @@ class ConsumerAdapter(Protocol):
         """Return the group's offsets in Kafka; partitions without one are omitted."""
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Return only records from these offsets on, for these partitions, at the next polls."""
+        """Return only records from these offsets on, for these partitions, at the next polls.
+
+        After a torn poll, the other partitions start again at the group's offsets, as when they were assigned.
+        """
 
     async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
         """Return the current bounds of the logs, as reported by their leaders."""
@@ -95,7 +100,7 @@ class ConsumerAdapter(Protocol):
     def group_id(self) -> str: ...
 
 
-class NotingAdapter:
+class NotingAdapter(ConsumerAdapter):
     """The common part of the adapters for kafka-python and aiokafka, whose records and partitions are alike.
 
     The positions of new partitions are set after the poll in which the listener was called, and records of that poll
@@ -103,12 +108,15 @@ class NotingAdapter:
     """
 
     start: StartPositions
+    is_torn = False
     _named: Callable[..., Any]
     """Makes the library's own name of a partition."""
     _no_offset: type[Exception]
-    """The library's error for a partition without an offset, with auto_offset_reset="none"."""
+    """The library's error for partitions without an offset, with auto_offset_reset="none"."""
 
-    def __init__(self, consumer: Any, *, commits_by_itself: Any, isolation_level: str, deserializes: Any) -> None:
+    def __init__(
+        self, consumer: Any, *, commits_by_itself: Any, isolation_level: str, deserializes: Any, reset: str
+    ) -> None:
         if commits_by_itself:
             raise ConfigError(
                 "the consumer commits offsets automatically; nothing was read: set enable_auto_commit=False"
@@ -124,6 +132,7 @@ class NotingAdapter:
                 "record can be set aside"
             )
         self._consumer = consumer
+        self._reset = reset
         self._new_partitions: set[TopicPartition] = set()
         self._placed: set[TopicPartition] = set()
         self._placed_in: object = None
@@ -131,20 +140,25 @@ class NotingAdapter:
 
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found: Mapping[Any, list[Any]] = {}
+        without_offset: set[TopicPartition] = set()
+        self.is_torn = True
         try:
             found = await self._fetch(timeout_ms, max_records)
-        except self._no_offset:  # of Kafka; the database may have one
-            if not await self._place(timeout_ms):
-                raise
+        except self._no_offset as error:  # of Kafka; the database may have one
+            named = error.args[0] if isinstance(error.args[0], set) else error.args
+            without_offset = {TopicPartition(*each) for each in named}
         membership = self._membership()  # before the next await, during which it may be lost
         placed: Collection[TopicPartition] | None = None
         try:
             placed = await self._place(timeout_ms)
         finally:
             if placed is None:
-                await self.seek({TopicPartition(*each): records[0].offset for each, records in found.items()})
+                await self._seek({TopicPartition(*each): records[0].offset for each, records in found.items()})
+                self.is_torn = False
         if placed is None:
             return Batch([], membership)
+        if left := without_offset.intersection(await self.assignment()).difference(placed):
+            raise no_offset(left)
         others = [records for partition, records in found.items() if TopicPartition(*partition) not in placed]
         return Batch([of_kafka_python(record) for records in others for record in records], membership)
 
@@ -169,7 +183,7 @@ class NotingAdapter:
         is_same = new <= await self.assignment() and self._current_assignment() is current
         if positions is None or not is_same:  # there was a rebalance meanwhile
             return None
-        await self.seek(positions)
+        await self._seek(positions)
         self._new_partitions -= new
         self._placed = new | (self._placed & assigned)
         return positions.keys()
@@ -187,8 +201,22 @@ class NotingAdapter:
         return {TopicPartition(*each) for each in self._consumer.assignment()}
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        await self._seek(positions)
+        if self.is_torn:
+            await self._start_again(await self.assignment() - positions.keys())
+            self.is_torn = False
+
+    async def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
         for partition in positions.keys() & await self.assignment():
             self._consumer.seek(self._named(*partition), positions[partition])
+
+    async def _start_again(self, partitions: set[TopicPartition]) -> None:
+        stored = await self.committed(partitions)
+        await self._seek(stored)
+        others = [self._named(*each) for each in await self.assignment() & partitions if each not in stored]
+        if others and self._reset != "none":
+            to_start = self._consumer.seek_to_end if self._reset == "latest" else self._consumer.seek_to_beginning
+            await settled(to_start(*others))
 
     async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
         asked = [self._named(*each) for each in partitions]
@@ -202,6 +230,16 @@ class NotingAdapter:
 
     def _membership(self) -> ConsumerGroupMetadata:
         raise NotImplementedError
+
+
+def no_offset(partitions: Iterable[TopicPartition]) -> ConfigError:
+    """Return the error for partitions of which nothing tells where to begin."""
+    names = ", ".join(f"{each.topic}-{each.partition}" for each in sorted(partitions))
+    return ConfigError(
+        f"neither the database nor Kafka has an offset of {names} for this group, and the consumer's auto_offset_reset "
+        "forbids to choose one; nothing was read: set it to 'earliest' until the first records are written, or set the "
+        "offsets with `kafka-consumer-groups --reset-offsets`"
+    )
 
 
 def listener(base: Any, new_partitions: set[TopicPartition]) -> Any:
@@ -227,6 +265,7 @@ class KafkaPythonAdapter(NotingAdapter):
             commits_by_itself=config["enable_auto_commit"],
             isolation_level=config["isolation_level"],
             deserializes=config["key_deserializer"] or config["value_deserializer"],
+            reset=config["auto_offset_reset"],
         )
         self._named = import_module("kafka.structs").TopicPartition
         self._no_offset = import_module("kafka.errors").NoOffsetForPartitionError

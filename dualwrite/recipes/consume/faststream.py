@@ -89,6 +89,7 @@ class ExactlyOnce:
         self._adapter: Any
         self._steps: ConsumeSteps
         self._new_partitions: set[TopicPartition] = set()
+        self._stopped: tuple[type[Exception], ...] = ()
         self._is_batch = False
         self._max_records = 1
         self._delivery: _Delivery | None = None
@@ -130,7 +131,9 @@ class ExactlyOnce:
         """Return the settings by which FastStream's consumer tells its adapter of partitions."""
         if not is_confluent:
             from aiokafka import ConsumerRebalanceListener
+            from aiokafka.errors import ConsumerStoppedError
 
+            self._stopped = (ConsumerStoppedError,)
             return {"listener": listener(ConsumerRebalanceListener, self._new_partitions)}
 
         def assigned(*given: Any) -> None:
@@ -147,6 +150,9 @@ class ExactlyOnce:
         """Return the next message, or None if there is none yet; the last one again, if it was not written."""
         try:
             return await self._deliver()
+        except self._stopped:  # FastStream's loop ends
+            _log.error("the consumer of group %s was stopped, and its subscriber ends", self.group_id)
+            raise
         except Exception as error:
             pass_on_signal(error)
             _log.error("group %s reads nothing for the moment: %s", self.group_id, error)

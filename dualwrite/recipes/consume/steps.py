@@ -84,7 +84,6 @@ class ConsumeSteps:
         self._subscribed = False
         self._is_ahead = False
         self._failures = 0
-        self._resume_at: dict[TopicPartition, int] = {}
         self._membership: ConsumerGroupMetadata
 
     async def step(self, timeout_ms: int) -> int:
@@ -112,8 +111,10 @@ class ConsumeSteps:
         await self._get_ready()
         self._is_ahead = True  # an interrupted poll has perhaps left records out
         polled, self._membership = await self._consumer.poll(timeout_ms, self._max_records)
-        self._resume_at = first_offsets(polled)
-        unknown = {each for each in self._resume_at if not self._logs.knows(each)}
+        known = self._logs.next_offsets
+        unknown = {each: offset for each, offset in first_offsets(polled).items() if each not in known}
+        self._logs.placed(unknown)
+        self._consumer.is_torn = False
         if unknown:
             self._logs.placed(await self._offsets.kept(self._consumer, unknown))
         records = await self._logs.check(polled)
@@ -146,9 +147,10 @@ class ConsumeSteps:
         if self._is_ahead:
             assigned = await self._consumer.assignment()
             stored = await self._offsets.resume_positions(self._consumer, assigned)
-            await self._logs.place(assigned, stored, self._offsets.stored_ids)
-            positions = {**self._resume_at, **stored}
-            await self._consumer.seek({each: positions[each] for each in assigned if each in positions})
+            known = {each: offset for each, offset in self._logs.next_offsets.items() if each in assigned}
+            positions = {**known, **stored}
+            await self._logs.place(assigned, positions, self._offsets.stored_ids)
+            await self._consumer.seek(positions)
             self._is_ahead = False
 
     async def _recover(self) -> None:
