@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from dualwrite.errors import IllegalStateError, RecipeError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, RecipeError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from tests.crash.conftest import AWAITED
 from tests.recipes.faces import ON_SQLALCHEMY, Face
@@ -79,6 +79,18 @@ def driver_of(face: Face, tx: Any) -> Any:
     """Return the driver's connection beneath a block."""
     awaited = face.name in AWAITED
     return (face.run(tx.connection.get_raw_connection()) if awaited else tx.connection.connection).driver_connection
+
+
+@pytest.mark.parametrize("end", ["RELEASE s", "ROLLBACK TO s"])
+@pytest.mark.parametrize("face", ["postgres", "asyncio psycopg"], indirect=True)
+def test_a_savepoint_statement_in_a_pipeline_is_refused(face: Face, end: str) -> None:
+    """Queued behind a statement that fails, it would not be executed."""
+    with pytest.raises(TransactionDoomedError), face.block() as block:
+        block.put(1)
+        block.execute("SAVEPOINT s")
+        with face.entered(driver_of(face, block.tx).pipeline()), pytest.raises(IllegalStateError, match="pipeline"):
+            block.execute(end)
+    face.scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("face", ["postgres", "asyncio psycopg"], indirect=True)

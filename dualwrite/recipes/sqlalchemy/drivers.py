@@ -266,6 +266,11 @@ def in_transaction(driver: Any) -> bool | None:
         return None
 
 
+def is_in_pipeline(driver: Any) -> bool:
+    """Return whether psycopg only queues the next statement, which the server skips if an earlier one has failed."""
+    return bool(getattr(getattr(driver, "pgconn", None), "pipeline_status", False))
+
+
 def _reported_by(driver: Any) -> bool | None:
     if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg2
         return bool(status != _PSYCOPG_IDLE)

@@ -29,6 +29,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     ended_past_sqlalchemy,
     has_commit_listeners,
     in_transaction,
+    is_in_pipeline,
     mark_late,
 )
 from dualwrite.recipes.sqlalchemy.engines import connections_of
@@ -396,6 +397,10 @@ class SqlAlchemyTransaction:
     def before_statement(self, statement: str) -> bool:
         """Check a statement. Return whether `after_statement` must be called if it succeeds."""
         self._savepoint = checked(statement, self._grammar)
+        if self._savepoint is not None and is_in_pipeline(self.driver):
+            queued = IllegalStateError(_QUEUED)
+            self._doom_all(queued)
+            raise queued
         if self._has_ended_past:
             ended = ended_past(
                 "COMMIT or ROLLBACK was sent straight to the driver's connection inside a dual write, bypassing "
@@ -447,6 +452,10 @@ _TWO_PHASE = (
 _SECOND_DATABASE = (
     "the Session of this dual write used a second database, which would not be committed with it; neither database "
     "nor Kafka was changed: write to one database only"
+)
+_QUEUED = (
+    "a savepoint statement was sent in a pipeline of psycopg, where it cannot be tracked; it was not executed, and "
+    "neither database nor Kafka was changed: leave the pipeline first"
 )
 _BYPASSED = (
     "COMMIT was sent without the prepared state of this dual write, because commit() of the driver's connection or of "
