@@ -6,10 +6,12 @@ knowledge is noted before it forgets, so that a second crash does not stop the o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -29,6 +31,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
+from dualwrite.recipes.core.completion import LostCommits
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import Verdict, settled_text, verdict_in
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
@@ -36,10 +39,10 @@ from dualwrite.recipes.recovery.plan import Action, RecoveryReport
 from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.outbox_worker import is_publisher
-from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.test_outbox_kills import recover, run_and_kill
 from tests.producer.tiers import BOUNDED, TIERS, World
-from tests.recipes.outboxes import assert_published, outbox_pool, scenario_of, waiting
+from tests.recipes.outboxes import assert_published, outbox_pool, scenario_of, settings_for, waiting
 from tests.recipes.pools import QUIET_LEASE_MS, write
 from tests.recipes.repairs import delete_records
 from tests.recipes.test_repair_evidence import ALLOWED, DENIALS
@@ -423,3 +426,33 @@ def test_the_last_batch_is_settled_while_its_end_can_be_seen(
                 until(site.is_settled)
         assert site.is_settled()
         assert found_in(site.round()) == []
+
+
+@bounded
+def test_a_batch_whose_commit_got_no_response_is_settled_too(
+    postgres_server: PostgresServer, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site_on(tier, postgres_server) as site:
+        site.deny_reading()
+        database = site.scenario.database
+        read_locked, is_away = LostCommits._read_locked, threading.Event()
+
+        def lose(point: PausePoint) -> None:
+            if point is PausePoint.BEFORE_DATABASE_COMMIT and is_publisher() and not is_away.is_set():
+                is_away.set()
+                database.lose_commit(applied=True)
+
+        async def read(lost_commits: LostCommits, timeout_ms: int) -> PreparedTxnState:
+            if not pool.pool.counts.background_failures:
+                raise psycopg.OperationalError("the database restarts")
+            return await read_locked(lost_commits, timeout_ms)
+
+        monkeypatch.setattr(LostCommits, "_read_locked", read)
+        with outbox_pool(site.scenario, Outbox(publishes=False)) as other:
+            write(other, site.scenario, 1)
+        with PsycopgDualWriter(
+            conninfo_of(database.engine.url), **settings_for(site.scenario, pause=lose, resolve_timeout_ms=100)
+        ) as pool:
+            pool.pool.start()
+            until(site.is_settled)
+        assert site.published() == ["1"]

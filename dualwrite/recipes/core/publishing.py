@@ -229,7 +229,9 @@ class Publishing:
         owned = self._owned
         if self._slot.state is SlotState.UNRESOLVED:
             with suppress(PreparedTransactionLost):  # the take-over below repairs the transaction, or raises this again
-                return await self._lost_commits.resolve()
+                resolution = await self._lost_commits.resolve()
+                await self._keep_provable()
+                return resolution
         owned.assert_usable()
         await owned.ensure_row()
         try:
@@ -485,6 +487,7 @@ class Publishing:
             if isinstance(refused, OwedRecordsRefusedError):
                 self._not_before_s = self._clock_s() + _SECONDS_AFTER_REFUSAL
             raise refused from error
+        self.is_unsettled = self._blocks.keeps_batch(write)  # however its commit ends
         try:
             await self._steps.decide(write)
         except PreparedTransactionLost as error:
@@ -494,7 +497,6 @@ class Publishing:
                 "recover(), publishes them"
             ) from error
         self._blocks.note_published(waiting)
-        self.is_unsettled = self._blocks.keeps_batch(write)
         if is_repair:
             return Resolution(owned.transactional_id, row, Outcome.REPAIRED)
         return Resolution(owned.transactional_id, write.prepared_state, Outcome.PUBLISHED)
