@@ -314,6 +314,21 @@ def test_the_last_batch_is_settled_when_the_diversion_ends(
         assert manifest == settled_text(PreparedTxnState(state))
 
 
+def test_a_publisher_whose_blocks_are_never_diverted_ends_the_diversion(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    """As `dualwrite publish`, which leads at all times."""
+    with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as publisher, pool_of(scenario) as pool:
+        publisher.recover()
+        write(pool, scenario, 1)
+        with kafka_away(emulator):
+            assert write(pool, scenario, 2).outcome is Outcome.STORED
+        until(lambda: not is_diverted(scenario))
+        assert (publisher.status.publishes_outbox, pool.status.publishes_outbox) == (True, False)
+        assert write(pool, scenario, 3).outcome is Outcome.COMMITTED
+    assert in_order(scenario) == ["1", "2", "3"]
+
+
 def test_blocks_follow_those_that_a_pool_with_an_outbox_has_left(scenario: PsycopgScenario, emulator: Emulator) -> None:
     with outbox_pool(scenario, Outbox(publishes=False)) as before:
         write(before, scenario, 1)

@@ -58,8 +58,10 @@ class OutboxWrites:
     ) -> None:
         """`diverts`: blocks go to the outbox only while Kafka is away, and until it is empty again."""
         self.transactional_id: Final = outbox_id_of(prefix)
-        self.diversion: Final = diversion_of(prefix) if diverts else None
-        """The name of the pool's diversion; None if all blocks go to the outbox."""
+        self.diverts: Final = diverts
+        """Whether blocks of this process go to the outbox only during a diversion; else all of them do."""
+        self.diversion: Final = diversion_of(prefix)
+        """The name of the pool's diversion."""
         self.is_diverted = not diverts
         """Whether blocks go to the outbox, as this process has last seen it."""
         self.diversions = 0
@@ -95,10 +97,10 @@ class OutboxWrites:
         """Create the table and the state row, before the first block."""
         await self.database.ensure_row(self.transactional_id)
         await self.database.prepare_outbox()
-        if self.diversion is not None:
+        if self.diverts:
             await self.database.prepare_diversion(self.diversion)
             if await self.database.has_waiting(self.transactional_id):  # as after a change of `delivery`
-                await self._divert_all(self.diversion)
+                await self._divert_all()
 
     # ---- the diversion ------------------------------------------------------------------------------------------
 
@@ -108,26 +110,25 @@ class OutboxWrites:
         Wait for the end of the diversion, for a moment, if the publisher asks for it: as long as blocks add records, it
         finds some at each look.
         """
-        assert self.diversion is not None, "not all blocks go to the outbox"
-        way = asked = await self._way_of(write, self.diversion)
+        way = asked = await self._way_of(write)
         ends_s = time.monotonic() + _MOST_SECONDS_TO_WAIT
         while way.ending and way.ending == asked.ending != self._waited_for:
             if time.monotonic() >= ends_s:
                 self._waited_for = way.ending
                 break
             await self._sleep(_SECONDS_BETWEEN_LOOKS)
-            way = await self._way_of(write, self.diversion)
+            way = await self._way_of(write)
         return way.is_diverted
 
-    async def _way_of(self, write: DualWriteProgress, name: str) -> Way:
+    async def _way_of(self, write: DualWriteProgress) -> Way:
         """Return where blocks go now. Where the block's transaction keeps a snapshot, another one looks."""
         before = self.diversions
-        way = await (await self.database.diversion(write.database, name)).way_now()
-        return await self._look_aside(name) if way is None else self._noted(way, before)
+        way = await (await self.database.diversion(write.database, self.diversion)).way_now()
+        return await self._look_aside() if way is None else self._noted(way, before)
 
-    async def _divert_all(self, name: str) -> None:
+    async def _divert_all(self) -> None:
         async def begin(database: DatabaseTransaction) -> None:
-            diversion = await self.database.diversion(database, name, timeout_ms=self._lock_timeout_ms)
+            diversion = await self.database.diversion(database, self.diversion, timeout_ms=self._lock_timeout_ms)
             await diversion.begin(int(time.time() * 1000))
             await database.commit()
 
@@ -135,14 +136,21 @@ class OutboxWrites:
 
     async def look_at_diversion(self) -> bool:
         """Return whether blocks go to the outbox now, as a separate transaction sees it."""
-        return self.diversion is None or (await self._look_aside(self.diversion)).is_diverted
+        return not self.diverts or (await self._look_aside()).is_diverted
 
-    async def _look_aside(self, name: str) -> Way:
-        async def look(database: DatabaseTransaction) -> Way:
-            return await (await self.database.diversion(database, name)).way()
+    async def look_at_others(self) -> bool:
+        """Return whether there is a diversion, which blocks of this process do not ask for."""
+        try:
+            return (await in_own_transaction(self.database.begin, self._look)).is_diverted
+        except StateRowError:  # no process of the pool diverts blocks
+            return False
 
+    async def _look_aside(self) -> Way:
         before = self.diversions
-        return self._noted(await in_own_transaction(self.database.begin, look), before)
+        return self._noted(await in_own_transaction(self.database.begin, self._look), before)
+
+    async def _look(self, database: DatabaseTransaction) -> Way:
+        return await (await self.database.diversion(database, self.diversion)).way()
 
     def _noted(self, way: Way, before: int) -> Way:
         self.note_diverted(way.is_diverted, before)
@@ -160,7 +168,6 @@ class OutboxWrites:
         Raises StoreFullError if the backlog exceeds a limit, and RowLockTimeoutError if another process has frozen as
         it began or ended the diversion.
         """
-        assert self.diversion is not None, "not all blocks go to the outbox"
         self.assert_not_full()
         for record in write.records.records:
             record.fate = None  # it was that of a copy which Kafka aborts

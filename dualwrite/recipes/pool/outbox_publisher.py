@@ -57,6 +57,9 @@ _LEASES_TO_STAND_BACK: Final = 2
 _SHARE_OF_POLLS: Final = 0.1
 """The most of its time that an idle publisher spends looking for blocks of other processes."""
 
+_SECONDS_TO_LOOK_AGAIN: Final = 2.0
+"""How often to look for a diversion of other processes, if blocks of this one are never diverted."""
+
 _SECONDS_TO_STOP: Final = 5.0
 
 
@@ -108,6 +111,8 @@ class OutboxPublisher:
         self._leads_not_before_s = 0.0
         self._looks_at_backlog_s = 0.0
         """When to query the backlog again, which reads all of it."""
+        self._looks_at_diversion_s = 0.0
+        """When to look again for a diversion of other processes."""
         self._callers = 0
         """How many calls of `recover` wait; for them, no attempt is left out."""
         self._found: list[Resolution] = []
@@ -304,15 +309,27 @@ class OutboxPublisher:
 
     async def _end_diversion(self) -> bool:
         """Let blocks go to Kafka themselves again, if they went here because Kafka was away, and nothing is left."""
-        coordinator, name = self._coordinator, self.writes.diversion
-        if name is None or coordinator is None or not self._has_recovered:
+        coordinator, before = self._coordinator, self.writes.diversions
+        if coordinator is None or not self._has_recovered or (name := await self._diversion_to_end()) is None:
             return False
-        before = self.writes.diversions
         self._has_recovered = False  # until it has succeeded
         with coordinator.exclusively():
             is_over = await coordinator.end_diversion(name)
         self._has_recovered = True
-        return is_over and not self.writes.note_diverted(False, before)
+        return is_over and self.writes.diverts and not self.writes.note_diverted(False, before)
+
+    async def _diversion_to_end(self) -> str | None:
+        """Return the name of the diversion of this process, or of others, for which it looks every few seconds.
+
+        While it publishes, as `dualwrite publish` does at all times, no other process can end theirs.
+        """
+        if self.writes.diverts:
+            return self.writes.diversion
+        now_s = time.monotonic()
+        if now_s < self._looks_at_diversion_s:
+            return None
+        self._looks_at_diversion_s = now_s + _SECONDS_TO_LOOK_AGAIN
+        return self.writes.diversion if await self.writes.look_at_others() else None
 
     async def _linger(self) -> None:
         """Let more blocks gather for the next batch, after one that was not empty, unless a `recover` waits.
@@ -361,6 +378,7 @@ class OutboxPublisher:
         self._coordinator = self._new_coordinator(HeldLease(self._leases, _SLOT))
         self._has_recovered = self._lease_lost = False
         self._failing_since_s = None
+        self._looks_at_diversion_s = time.monotonic() + _SECONDS_TO_LOOK_AGAIN
         return True
 
     async def _has_lease(self) -> bool:
