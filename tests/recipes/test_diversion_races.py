@@ -44,6 +44,7 @@ PATIENT: dict[str, Any] = {"unreachable_timeout_ms": None}
 _STATE = "SELECT prepared_transaction_state FROM kafka_transaction_state WHERE transactional_id = :id"
 _MANIFEST = "SELECT manifest FROM kafka_transaction_state WHERE transactional_id = :id"
 _ASK = "UPDATE kafka_transaction_outbox SET stored_at_ms = 1 WHERE transactional_id = :id AND seq = -1"
+_END_ALONE = "UPDATE kafka_transaction_outbox SET stored_at_ms = 0 WHERE transactional_id = :id AND seq = 0"
 _SET_STATE = "UPDATE kafka_transaction_state SET prepared_transaction_state = :state WHERE transactional_id = :id"
 
 
@@ -200,6 +201,34 @@ def test_a_block_that_finds_the_diversion_ended_begins_it_again(scenario: Psycop
             assert is_diverted(scenario)
         until(lambda: not is_diverted(scenario))
     assert in_order(scenario) == ["1", "2"]
+
+
+def test_blocks_that_waited_for_the_end_do_not_wait_for_each_other(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    """One of them begins the diversion again, the others hold it."""
+    with pool_of(scenario, lease_ms=QUIET_LEASE_MS) as pool, ThreadPoolExecutor(3) as threads:
+        write(pool, scenario, 1)
+        with kafka_away(emulator):
+            write(pool, scenario, 2)
+            with scenario.database.aside.begin() as publisher:
+                publisher.execute(sa.text(_END_ALONE), {"id": diversion_of(pool_prefix(scenario))})
+                found = [threads.submit(write, pool, scenario, number) for number in (3, 4, 5)]
+                until(lambda: waiters(scenario) == 3)
+            assert [each.result().outcome for each in found] == [Outcome.STORED] * 3
+            assert is_diverted(scenario)
+        until(lambda: not is_diverted(scenario))
+    assert sorted(in_order(scenario)) == ["1", "2", "3", "4", "5"]
+
+
+def waiters(scenario: PsycopgScenario) -> int:
+    """How many transactions wait for the row of a diversion."""
+    query = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        " AND query LIKE '%kafka_transaction_outbox%' AND datname = current_database()"
+    )
+    with scenario.database.aside.connect() as connection:
+        return int(connection.scalar(query) or 0)
 
 
 def test_the_offsets_of_a_stored_block_stay_unknown(scenario: PsycopgScenario, emulator: Emulator) -> None:

@@ -133,6 +133,8 @@ class DiversionRow:
             free = await self._statements.rows(f"{self._dialect.hold} SKIP LOCKED", self._values)
             if free:
                 return bool(int(free[0][0]))
+            # it is beginning or ending: of those that wait, all would have to begin it, each held up by the others
+            return await self._is_on_locked(self._dialect.lock)
         return await self._is_on_locked(self._dialect.hold)
 
     async def lock(self) -> bool:
