@@ -327,3 +327,23 @@ def test_a_pool_that_cannot_look_at_its_lease_forgets_nothing_owed(
         assert resolution.outcome is Outcome.REPAIRED
     assert written(scenario) == {"1"}
     scenario.assert_nothing_open()
+
+
+def test_a_pool_does_not_give_an_id_that_owes_records_back_as_complete(
+    scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block that took it over fails before it begins a transaction: the id is READY."""
+    monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
+    strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, raise_injected)
+    with make_pool(scenario, pause=strike) as dead:
+        lose_in_doubt(scenario, dead, strike, 1)
+    operator_aborts(scenario)
+    LeaseTable(scenario).free()  # as if the last owner had left nothing open
+    with make_pool(scenario, pause=AtPoint(PausePoint.AFTER_TAKEOVER, raise_injected)) as pool:
+        with pytest.raises(InjectedError):
+            write_event(pool, scenario, 2)
+        assert pool.status.set_aside == (scenario.transactional_id,)
+    with make_pool(scenario) as heir:
+        (resolution,) = heir.recover()
+        assert resolution.outcome is Outcome.REPAIRED
+    assert written(scenario) == {"1"}

@@ -315,7 +315,7 @@ class PoolMaintenance:
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put back a slot whose dual write is over, idle or aside, depending on the state of its id."""
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
-        if may_be_used_again and slot.coordinator.state is SlotState.READY:
+        if may_be_used_again and slot.coordinator.is_complete:
             self._registry.put_idle(slot, keep_turn=keep_turn)
         else:
             self._registry.put_aside(slot, keep_turn=keep_turn)
@@ -407,7 +407,7 @@ class PoolMaintenance:
         if slot.failures:
             slot.failures = 0
             self._registry.make_due()  # the broker or database that failed for this slot is back for the others too
-        if slot.coordinator.state is SlotState.READY and not slot.lease_lost and not self._registry.is_closed:
+        if slot.coordinator.is_complete and not slot.lease_lost and not self._registry.is_closed:
             self._registry.put_idle(slot)
         else:
             await self._part_with(slot, hand)
@@ -426,13 +426,13 @@ class PoolMaintenance:
             return True
         if slot.lease_lost or slot.coordinator.state in (SlotState.FENCED, SlotState.CLOSED):
             return False
-        return slot.coordinator.state is not SlotState.READY
+        return not slot.coordinator.is_complete
 
     async def _part_with(self, slot: PooledSlot, hand: Hand) -> None:
         """Close a slot and end its lease."""
         clean = False
         try:
-            clean = slot.coordinator.state is SlotState.READY
+            clean = slot.coordinator.is_complete
             remaining_ms = int((self._last_attempt_until_s - time.monotonic()) * 1000)
             await slot.coordinator.close(settle_ms=0 if slot.lease_lost else min(SETTLE_MS, remaining_ms))
         finally:
