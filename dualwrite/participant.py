@@ -56,7 +56,7 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         and for leaders. `is_over`: the coordinator writes none any more, so that a log without one is watched for a few
         seconds only. Raises `OutcomeUnknown` (nothing was changed; ask again; `NoMarkerError` if each log could be read
         to its end), `KafkaUnreachableError` after `unreachable.timeout.ms`, `AuthorizationError` without READ on a
-        topic, `AnotherClusterError`, `AuthenticationError`.
+        topic, `AnotherClusterError`, also for a manifest without partitions, and `AuthenticationError`.
         """
         return self._read(self._read_end(manifest, timeout_ms, is_over=is_over))
 

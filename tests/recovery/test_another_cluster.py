@@ -11,11 +11,12 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.errors import StateRowError
+from dualwrite.errors import AnotherClusterError, StateRowError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import forgotten_text, settled_text
+from dualwrite.recipes.recovery.plan import Action
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import TIERS, World
 from tests.recipes.repairs import Site, Way, let_end, site_of
@@ -86,6 +87,36 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
             write(writer, "later")
         assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
         assert rows(store.aside) == sorted([*decided, "later"])
+
+
+@pytest.mark.parametrize("by", ["writer", "service"])
+@pytest.mark.parametrize("has_offsets_only", [False, True], ids=["records", "offsets"])
+@pytest.mark.parametrize("is_open", [False, True], ids=["committed", "open"])
+def test_a_pair_that_this_cluster_knows_is_no_proof_of_another_one_s_decision(
+    store: Database, is_open: bool, has_offsets_only: bool, by: str
+) -> None:
+    with site_of(Tier.KEEP_PREPARED, store) as site:
+        with site.writer() as writer:
+            write(writer, "before")
+            manifest = site.manifest()
+        if is_open:
+            site.falls_asleep(PausePoint.AFTER_PREPARE, lambda writer: write(writer, "undecided"))
+            (found,) = [each for each in site.emulator.transactions() if each.state == "Ongoing"]
+            pair = PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+        else:
+            pair = site.row()
+        parts = () if has_offsets_only else manifest.partitions
+        text = str(replace(manifest, prepared_state=pair, cluster_id="gone", partitions=parts, has_offsets=True))
+        site.change_row(prepared_transaction_state=str(pair), manifest=text)
+        if by == "writer":
+            with pytest.raises(AnotherClusterError):
+                site.recover()
+        else:
+            for apply in (False, True):
+                (of_id,) = site.serviced(apply=apply).found
+                assert of_id.action is Action.ANOTHER_CLUSTER
+        assert (site.row(), site.text()) == (pair, text)
+        assert site.committed() == ["before"]
 
 
 @pytest.mark.parametrize("by", ["writer", "service"])

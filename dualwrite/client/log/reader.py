@@ -74,6 +74,8 @@ class LogReader:
         """Return how the transaction ended in each partition; see `ParticipantProducer.end_of`."""
         searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
         try:
+            if not searches:
+                await self._look_up(manifest, (), asyncio.get_running_loop().time() + timeout_ms / 1000)
             ends = await self._run(manifest, searches, timeout_ms, is_over=is_over)
             found = dict(zip(manifest.partitions, ends, strict=True))
             torn = await self._torn_inside(manifest, found, timeout_ms)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dualwrite.client.transactions.manifest import Manifest
@@ -29,7 +30,6 @@ from dualwrite.errors import (
     StateRowError,
     TransactionHangsError,
 )
-from dualwrite.guarded import pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
@@ -63,21 +63,25 @@ async def is_of_another_cluster(
 ) -> bool:
     """Return whether the open transaction only has the pair of the locked row's, which ended in another cluster.
 
-    Each cluster assigns the same pairs. The row of such a transaction says that it is settled, or given up.
+    Each cluster assigns the same pairs. The row of such a transaction says that it is settled, or given up; where it
+    says neither, AnotherClusterError is raised, because the coordinator knows nothing of that cluster's decision.
     """
-    if ongoing.is_empty or ongoing != row:
-        return False
+    if not owned.kafka.coordinator_knows(row):
+        return False  # the log is read, which tells the cluster
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
-        return True
-    if not is_forgotten(row, text) or (manifest := _manifest(owned, row, text)) is None:
+        return ongoing == row
+    manifest = _manifest(owned, row, text)
+    if manifest is None:
         return False
     try:
-        await owned.kafka.end_of(manifest, owned.resolve_timeout_ms, is_over=True)
+        await owned.kafka.end_of(replace(manifest, partitions=()), owned.resolve_timeout_ms)
     except AnotherClusterError:
-        return True
-    except OutcomeUnknown as error:  # that cluster has come back, and the transaction is open there
-        pass_on_signal(error)
+        if not is_forgotten(row, text):
+            raise
+        return ongoing == row
+    except OutcomeUnknown as error:  # of the cluster, that is
+        raise _not_yet(owned, error) from error
     return False
 
 

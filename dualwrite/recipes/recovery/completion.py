@@ -79,7 +79,7 @@ class Completion:
 
         def examine(row: PreparedTxnState) -> bool:
             nonlocal now, action
-            if seen.is_to_settle and row == seen.stored and seen.row.waiting.since_ms is None:
+            if apply and seen.is_to_settle and row == seen.stored and seen.row.waiting.since_ms is None:
                 return False  # a commit is final, so the coordinator is not asked again under the lock
             now = self._look_again(seen, row)
             action = decide(now, unnamed if row.is_empty else Row.FREE, min_age_ms=self.min_age_ms)

@@ -194,5 +194,7 @@ class Seen:
         """
         if self.stored.is_empty or self.is_settled or self.described.is_ending:
             return False
+        if self.in_cluster.elsewhere is not None:
+            return False  # it has the pair of a transaction of this cluster
         has_proof = self.manifest is not None and bool(self.manifest.partitions)
         return self.is_committed and (self.end.committed if self.end is not None else not has_proof)
