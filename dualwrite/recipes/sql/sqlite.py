@@ -27,11 +27,11 @@ def raise_synchronous(dbapi_connection: Any, record: Any, proxy: Any) -> None:
 def sync(database_file: str) -> None:
     """Sync writes of a process that was killed during COMMIT before it could sync them.
 
-    These are the log of WAL mode, or the deletion of the journal. SQLite holds no locks on either that this could
-    break.
+    These are the log of WAL mode, or the end of the journal: its deletion, or a write to it. SQLite holds no locks on
+    either that this could break.
     """
     log = Path(f"{database_file}-wal")
-    for path in (log, log.parent):
+    for path in (log, Path(f"{database_file}-journal"), log.parent):
         if path.exists() and os.name == "posix":
             descriptor = os.open(path, os.O_RDONLY)
             try:
