@@ -75,7 +75,7 @@ async def is_of_another_cluster(
     if manifest is None:
         return False
     try:
-        await owned.kafka.end_of(replace(manifest, partitions=()), owned.resolve_timeout_ms)
+        await owned.kafka.end_of(replace(manifest, partitions=()), owned.resolve_timeout_ms, is_over=True)
     except AnotherClusterError:
         if not is_forgotten(row, text):
             raise
