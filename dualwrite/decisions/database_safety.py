@@ -101,6 +101,9 @@ def of_mysql(answers: Answers) -> list[Finding]:
 
 def of_sqlite(answers: Answers) -> list[Finding]:
     journal = answers.get("journal_mode", "").lower()
+    if answers.get("attached") and "wal" in (journal, answers.get("attached_journal_mode")):
+        why = "SQLite commits each file by itself in WAL mode: use one file, or journal_mode=delete in all of them"
+        return [_refused("attached", f"{answers['attached']} beside the main file", why)]
     if answers.get("file") and journal in ("off", "memory"):
         return [_warned("journal_mode", journal, f"{_BY_POWER} delete or wal")]
     return []
@@ -120,7 +123,7 @@ OF_DIALECT: Final[Mapping[str, Callable[[Answers], list[Finding]]]] = {
 NAMES: Final = frozenset(
     {
         *("aurora-dsql", "cockroachdb", "yugabytedb", "galera", "group-replication", "tidb-optimistic"),
-        *("innodb_flush_log_at_trx_commit", "sync_binlog", "fsync", "full_page_writes", "journal_mode"),
+        *("innodb_flush_log_at_trx_commit", "sync_binlog", "fsync", "full_page_writes", "journal_mode", "attached"),
     }
 )
 """All findings that can be accepted; accepting a warning silences it."""

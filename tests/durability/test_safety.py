@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -129,10 +132,17 @@ def test_a_name_that_nothing_has_cannot_be_accepted(mariadb: MariaDbDatabase, em
 
 def test_an_engine_is_asked_once(mariadb: MariaDbDatabase, emulator: Emulator) -> None:
     asked = []
-    sa.event.listen(mariadb.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-    for _ in range(2):
-        with writer_on(mariadb.engine, emulator) as writer:
-            writer.recover()
+
+    @sa.event.listens_for(sa.Engine, "before_cursor_execute")
+    def note(*given: Any) -> None:
+        asked.append(given[2])
+
+    try:
+        for _ in range(2):
+            with writer_on(mariadb.engine, emulator) as writer:
+                writer.recover()
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert len([statement for statement in asked if "SHOW GLOBAL VARIABLES" in statement]) == 1
 
 
@@ -162,6 +172,21 @@ def witnessed_at(database: MariaDbDatabase) -> datetime:
         ).scalar_one()
     assert isinstance(found, datetime)
     return found
+
+
+@pytest.mark.parametrize("mode", ["wal", "delete"])
+def test_attached_files_that_sqlite_commits_each_by_itself(mode: str, tmp_path: Path, emulator: Emulator) -> None:
+    database = SqliteDatabase(tmp_path)
+
+    @sa.event.listens_for(database.engine, "connect")
+    def attach(made: sqlite3.Connection, _: object) -> None:
+        made.execute(f"ATTACH '{tmp_path / 'shop.db'}' AS shop")
+        made.execute(f"PRAGMA shop.journal_mode = {mode}")
+
+    refused = pytest.raises(UnsafeDatabaseError, match="attached") if mode == "wal" else nullcontext()
+    with writer_on(database.engine, emulator) as writer, refused, writer.transaction() as tx:
+        tx.send("events", value="both or neither")
+    database.close()
 
 
 @pytest.mark.parametrize("level", ["OFF", "NORMAL", "FULL"])

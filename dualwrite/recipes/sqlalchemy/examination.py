@@ -19,23 +19,23 @@ from dualwrite.decisions.database_safety import (
     execution_option,
 )
 
-# The pools of the engines that were examined; engines that differ only in execution options share a pool.
-_examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
+# The dialects of the engines that were examined, which the engines that a writer makes of the application's share.
+_examined: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()
 
 
 def examine(engine: sa.Engine, accepted: Collection[str], accepted_by: Callable[[str], str] = execution_option) -> None:
     """Log weak guarantees, and raise UnsafeDatabaseError for missing ones, unless `accepted` names them.
 
-    Runs once for each pool; the names are those of `checked_names`. `accepted_by` returns the setting that accepts a
-    name.
+    Runs once for each engine of the application; the names are those of `checked_names`. `accepted_by` returns the
+    setting that accepts a name.
     """
     dialect = engine.dialect.name
-    if engine.pool in _examined or dialect not in OF_DIALECT:
+    if engine.dialect in _examined or dialect not in OF_DIALECT:
         return
     answer_for(OF_DIALECT[dialect]({"host": engine.url.host or ""}), accepted, accepted_by)
     with engine.connect() as connection:
         answer_for(findings_of(connection), accepted, accepted_by)
-    _examined.add(engine.pool)
+    _examined.add(engine.dialect)
 
 
 def findings_of(connection: sa.Connection) -> list[Finding]:
@@ -62,8 +62,14 @@ def _of_mysql(connection: sa.Connection) -> Answers:
 
 
 def _of_sqlite(connection: sa.Connection) -> Answers:
-    journal = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
-    return {"journal_mode": str(journal), "file": file_of(connection)}
+    journals = {
+        str(name): str(connection.exec_driver_sql(f'PRAGMA "{name}".journal_mode').scalar())
+        for _, name, _ in connection.exec_driver_sql("PRAGMA database_list").all()
+        if name != "temp"
+    }
+    answers = {"journal_mode": journals.pop("main"), "file": file_of(connection)}
+    is_wal = "wal" in journals.values()
+    return answers | {"attached": ", ".join(journals), "attached_journal_mode": "wal" if is_wal else ""}
 
 
 _SETTINGS_OF: Final[Mapping[str, Callable[[sa.Connection], Answers]]] = {
