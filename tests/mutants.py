@@ -206,8 +206,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         _CORE_REPAIR,
-        "if text == settled_text(row):\n        return True",
+        "if text == settled_text(row):\n        return ongoing == row",
         "if text == settled_text(row):\n        return False",
+        "recovery/test_another_cluster.py",
+    ),
+    Mutant(
+        _CORE_REPAIR,
+        "if not is_forgotten(row, text):\n            raise\n        return ongoing == row",
+        "return is_forgotten(row, text) and ongoing == row",
         "recovery/test_another_cluster.py",
     ),
     Mutant(_CORE_REPAIR, "if manifest.has_offsets:", "if False:", "recipes/test_repair_evidence.py"),
