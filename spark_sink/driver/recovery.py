@@ -413,23 +413,6 @@ def _is_open(view: SinkView, attempt: AttemptRow) -> bool:
     return opened is not None and opened.pair == attempt.prepared_state
 
 
-def _found(view: SinkView, attempt: AttemptRow, planned: Action, ended: Ended | None) -> Found:
-    """Report an attempt; `ended` is None if nothing was tried."""
-    action = Action.REPAIR if ended is not None and ended.repaired else planned
-    actual = action if ended is None else AFTERWARDS.get(ended.ending, action)
-    error = attempt.detail if ended is None or ended.error is None else " ".join(str(ended.error).split())
-    return Found(
-        sink_id=view.sink_id,
-        transactional_id=attempt.transactional_id,
-        action=actual,
-        changed=ended is not None and actual is action,
-        attempt=attempt,
-        open=view.open.get(attempt.transactional_id),
-        age_ms=view.age_ms(attempt.updated_at),
-        error=error,
-    )
-
-
 def _orphan(view: SinkView, orphan: Orphan) -> Found:
     found, error = orphan.found, orphan.error
     action = Action(orphan.end.value) if error is None else Action.FAILED
