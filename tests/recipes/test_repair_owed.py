@@ -17,6 +17,7 @@ from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.stored_blocks import BlockStore
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
@@ -332,15 +333,20 @@ def test_a_pool_that_cannot_look_at_its_lease_forgets_nothing_owed(
 def test_a_pool_does_not_give_an_id_that_owes_records_back_as_complete(
     scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block that took it over fails before it begins a transaction: the id is READY."""
+    """The block that took it over is interrupted before it begins a transaction: the id is READY."""
+
+    async def interrupted(*_: object) -> None:
+        raise InjectedError
+
     monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
     strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, raise_injected)
     with make_pool(scenario, pause=strike) as dead:
         lose_in_doubt(scenario, dead, strike, 1)
     operator_aborts(scenario)
     LeaseTable(scenario).free()  # as if the last owner had left nothing open
-    with make_pool(scenario, pause=AtPoint(PausePoint.AFTER_TAKEOVER, raise_injected)) as pool:
-        with pytest.raises(InjectedError):
+    with make_pool(scenario) as pool:
+        with monkeypatch.context() as patched, pytest.raises(InjectedError):
+            patched.setattr(DualWriteSteps, "send", interrupted)
             write_event(pool, scenario, 2)
         assert pool.status.set_aside == (scenario.transactional_id,)
     with make_pool(scenario) as heir:
