@@ -34,7 +34,7 @@ def pair_of(found: HangingTransaction) -> PreparedTxnState:
 def next_step(found: HangingTransaction, *, is_decided: bool = False) -> str:
     """Return the commands that end a transaction that was found hanging, and when each is right.
 
-    `is_decided`: the database is known to have decided it, because the row of its id names it.
+    `is_decided`: the row of its id names it, and nothing says that the row is of another cluster.
     """
     topic, partition = found.topic_partition
     pair = pair_of(found)
@@ -44,7 +44,7 @@ def next_step(found: HangingTransaction, *, is_decided: bool = False) -> str:
     step = f"If a database has decided it, as the error of its dual writer says: {ends.commit}; else: {ends.abort}"
     if is_decided:
         step = (
-            f"The database has decided it, so commit it: {ends.commit}; only if its loss was acknowledged, and its "
-            f"records were sent again: {ends.abort}"
+            f"The row of its id names it, so the database has decided it, unless the row is of another cluster: commit "
+            f"it: {ends.commit}; only if its loss was acknowledged, and its records were sent again: {ends.abort}"
         )
     return f"{topic}-{partition}: {pair} of {whose} has written nothing since {since:%Y-%m-%d %H:%M:%S} UTC. {step}"

@@ -196,7 +196,7 @@ def command(
             chosen = Chosen(forget_cluster, "" if everything else prefix, transactional_ids, schema, lock_timeout_ms)
             forgotten = forget_each(engine, access, chosen, apply=apply, yes=yes)
         stored = [(name, seq) for name, seq in taken if seq != OWED]
-        handover = Handover(take_out_to, as_json)
+        handover = Handover(take_out_to, as_json, apply)
         blocks = take_out_each(engine, stored, handover, apply=apply, schema=schema)
         service = RecoveryService(
             engine,

@@ -37,6 +37,7 @@ class Handover:
     to: Path | None
     as_json: bool
     """Standard output is for one document, which comes last; the records go to standard error before it."""
+    apply: bool
 
     def keep(self, taken: TakenOut) -> None:
         """Write the records out; called before the database commits, because they may be nowhere else then."""
@@ -52,13 +53,16 @@ class Handover:
         """Print that a block is taken out, or would be, and then its records, unless they were written out before."""
         if self.as_json:
             return
-        ends = f"is taken out; its records are {'above' if self.to is None else f'in {self.to}'}"
+        place = "above" if self.to is None else f"in {self.to}"
+        ends = f"is taken out; its records are {place}"
         if not taken.changed:
+            ends = f"may still be there: its error follows; its records are {place}, too"
+        if not self.apply:
             ends = "would be taken out with --apply:"
         has = f"{len(taken.records)} records" if taken.unreadable is None else "which cannot be read"
         name = "the records owed under" if taken.seq == OWED else f"block {taken.seq} of"
         click.echo(f"{name} {taken.transactional_id} ({has}) {ends}")
-        if not taken.changed:
+        if not self.apply:
             self._echo(taken)
 
     def _echo(self, taken: TakenOut) -> None:

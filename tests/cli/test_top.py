@@ -107,7 +107,7 @@ def test_what_hangs(call: Call, database: Database, emulator: Emulator, monkeypa
     assert f"`dualwrite transactions commit --topic {scenario.topic} --partition 0 --prepared-state" in shown.out
     (line,) = call(*options, "--topic", scenario.topic, "--json").document  # the row is settled, and names no topic
     assert (line["transactional_id"], line["pair"]) == (scenario.kafka_id, str(scenario.row()))
-    assert "The database has decided it, so commit it" in line["next_step"]
+    assert "so the database has decided it" in line["next_step"]
 
 
 def test_a_topic_is_searched_or_it_is_said(call: Call, database: Database, emulator: Emulator) -> None:

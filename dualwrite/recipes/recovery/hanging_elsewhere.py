@@ -12,7 +12,7 @@ from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaErr
 from dualwrite.hanging import pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.proof import manifest_of
+from dualwrite.recipes.core.proof import is_forgotten, manifest_of
 from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
@@ -80,8 +80,18 @@ def find_hanging(
 
 
 def is_decided(hanging: HangingTransaction, row: StoredRow, cluster: Cluster) -> bool:
-    """Return whether the row names the transaction, and no other has its pair, as before transaction.version 2."""
-    return row.state == str(pair_of(hanging)) and cluster.transaction_version >= 2
+    """Return whether the row names the transaction, and no other is known to have its pair.
+
+    Others have it before transaction.version 2, and in the cluster of a row that was prepared elsewhere or given up.
+    """
+    pair = pair_of(hanging)
+    if row.state != str(pair) or cluster.transaction_version < 2 or is_forgotten(pair, row.manifest):
+        return False
+    try:
+        manifest = manifest_of(pair, row.manifest)
+    except ValueError:
+        return False
+    return manifest is None or not manifest.is_elsewhere(cluster.cluster_id)
 
 
 def _not_searched(topic: str, why: str) -> str:
