@@ -6,7 +6,6 @@ import gc
 import weakref
 from pathlib import Path
 
-import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
@@ -22,7 +21,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import OrdinaryError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
-from tests.support.databases import Database, SqliteDatabase, event_bodies, events
+from tests.support.databases import SqliteDatabase, event_bodies, events
 from tests.support.event_class import Event
 from tests.support.topics import read_topic
 
@@ -109,34 +108,24 @@ def test_objects_of_a_session_that_expires_them(scenario: Scenario) -> None:
     scenario.assert_both_sides_agree("1")
 
 
-def test_the_applications_connections_keep_the_level_that_a_listener_chose(
-    postgres: Database, emulator: Emulator
-) -> None:
-    scenario = Scenario(postgres, emulator)
-    engine = sa.create_engine(postgres.url, pool_size=1)
-
-    @sa.event.listens_for(engine, "connect")
-    def choose_level(connection: psycopg.Connection[object], _: object) -> None:
-        connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-
-    with scenario.writer(engine=engine) as writer, writer.transaction() as tx:
-        level = tx.connection.exec_driver_sql("SHOW transaction_isolation").scalar()
-        put(tx, scenario, 1)
-    engine.dispose()
-    assert level == "serializable"
-    scenario.assert_both_sides_agree("1")
-
-
-def test_a_pool_on_sqlite_whose_listener_sends_begin(tmp_path: Path, emulator: Emulator) -> None:
+@pytest.mark.parametrize("of_class", [False, True], ids=["engine", "class"])
+def test_a_pool_on_sqlite_whose_listener_sends_begin(tmp_path: Path, emulator: Emulator, of_class: bool) -> None:
     """SQLAlchemy's documentation recommends it. The background begins in the same way, and publishes."""
     database = SqliteDatabase(tmp_path)
     scenario = Scenario(database, emulator)
     engine = database.engine
     sa.event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    listens = sa.Engine if of_class else engine
+
+    @sa.event.listens_for(listens, "begin")
+    def begin(connection: sa.Connection) -> None:
+        if connection.dialect is engine.dialect:
+            connection.exec_driver_sql("BEGIN")
+
     with make_pool(scenario, delivery=Outbox()) as pool:
         assert isinstance(pool, DualWriter)
         with pool.transaction() as tx:
             put(tx, scenario, 1)
         pool.recover()
+    sa.event.remove(listens, "begin", begin)
     assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == ["1"]

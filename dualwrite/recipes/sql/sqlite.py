@@ -32,8 +32,11 @@ def sync(database_file: str) -> None:
     """
     log = Path(f"{database_file}-wal")
     for path in (log, Path(f"{database_file}-journal"), log.parent):
-        if path.exists() and os.name == "posix":
-            descriptor = os.open(path, os.O_RDONLY)
+        if os.name == "posix":
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:  # the journal ends with each transaction, and the log with the last connection
+                continue
             try:
                 os.fsync(descriptor)
             finally:

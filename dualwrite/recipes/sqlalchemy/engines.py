@@ -54,16 +54,15 @@ def engine_without_pool(engine: sa.Engine) -> sa.Engine:
 
 
 def at_read_committed(engine: sa.Engine) -> sa.Engine:
-    """Return an engine to the same database whose transactions see what others have committed meanwhile.
+    """Return the same engine for transactions that have to see what others have committed meanwhile.
 
     In REPEATABLE READ, one that has waited for the lock of a state row reads other tables as they were before, and
-    InnoDB locks the gaps between rows, in which blocks insert. The connections are separate: SQLAlchemy would give the
-    application's back at the database's default level, not at the one that a listener has set.
+    InnoDB locks the gaps between rows, in which blocks insert.
     """
     level = engine.get_execution_options().get("isolation_level")
     if level == _READ_COMMITTED or engine.dialect.name not in _KEEP_SNAPSHOTS:
         return engine
-    return engine_without_pool(engine)
+    return engine.execution_options(isolation_level=_READ_COMMITTED)
 
 
 def _with_pool(engine: sa.Engine, pool: sa.Pool) -> sa.Engine:
@@ -72,11 +71,19 @@ def _with_pool(engine: sa.Engine, pool: sa.Pool) -> sa.Engine:
         # Not by `execution_options()` of the new engine: the level inherited from `engine` would override it.
         options["isolation_level"] = _READ_COMMITTED
     made = sa.Engine(pool, engine.dialect, engine.url, execution_options=options)
-    if engine.dispatch.begin:  # which send BEGIN to SQLite, or choose a role; other listeners are for the application
-        sa.event.listen(made, "begin", lambda connection: engine.dispatch.begin(connection))
     if engine.dialect.name != "sqlite":
         prepare_nothing(made)
+    else:
+        _begin_as(engine, made)
     return made
+
+
+def _begin_as(engine: sa.Engine, made: sa.Engine) -> None:
+    """Let an engine to SQLite call the listeners of `engine` that send BEGIN, which sqlite3 may be set not to send."""
+    of_class = list(made.dispatch.begin)
+    for listener in engine.dispatch.begin:
+        if listener not in of_class:
+            sa.event.listen(made, "begin", listener)
 
 
 def prepare_nothing(engine: sa.Engine) -> None:

@@ -64,8 +64,8 @@ def _of_mysql(connection: sa.Connection) -> Answers:
 def _of_sqlite(connection: sa.Connection) -> Answers:
     journals = {
         str(name): str(connection.exec_driver_sql(f'PRAGMA "{name}".journal_mode').scalar())
-        for _, name, _ in connection.exec_driver_sql("PRAGMA database_list").all()
-        if name != "temp"
+        for _, name, file in connection.exec_driver_sql("PRAGMA database_list").all()
+        if name == "main" or file  # the others are in memory, where nothing outlives a crash
     }
     answers = {"journal_mode": journals.pop("main"), "file": file_of(connection)}
     is_wal = "wal" in journals.values()
