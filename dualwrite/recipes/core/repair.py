@@ -71,7 +71,7 @@ async def is_of_another_cluster(
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return ongoing == row
-    manifest = _manifest(owned, row, text)
+    manifest = _manifest(owned, row, text) if is_forgotten(row, text) else _readable(row, text)
     if manifest is None:
         return False
     try:
@@ -83,6 +83,13 @@ async def is_of_another_cluster(
     except OutcomeUnknown as error:  # of the cluster, that is
         raise _not_yet(owned, error) from error
     return False
+
+
+def _readable(row: PreparedTxnState, text: str) -> Manifest | None:
+    try:
+        return manifest_of(row, text)
+    except ValueError:
+        return None  # `verify` logs it
 
 
 async def prove(
