@@ -33,9 +33,9 @@ _log = logging.getLogger("spark_sink")
 _FIRST_FEW: Final = 5
 
 UNKNOWN_FOR_S: Final = 3.0
-"""How long a known topic or partition must be missing before it counts as gone."""
+"""How long a known topic, partition or offset must be missing before it counts as gone."""
 
-_PAUSE_S: Final = 0.1
+PAUSE_S: Final = 0.1
 
 
 class Planner:
@@ -155,7 +155,7 @@ class Planner:
             missing = {topic for topic in topics if topic in expected and topic not in ids}
             if not missing or time.monotonic() >= gone_at_s:
                 break
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
         existing = self.cluster.partitions(missing) if missing else ()
         if existing:
             raise id_unknown(existing)
@@ -231,7 +231,7 @@ class Planner:
                 self._awaited.difference_update(found)
                 self._awaited.update(missing)
                 return found
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
 
     def _existing(self, known: Collection[Partition]) -> list[Partition]:
         topics = self._options.topics

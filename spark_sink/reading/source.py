@@ -10,6 +10,7 @@ in tasks, which get only a range of offsets.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ from spark_sink.reading.offsets import (
     to_json,
 )
 from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
-from spark_sink.reading.planner import Planner, lost_end, lost_offsets, report_loss
+from spark_sink.reading.planner import PAUSE_S, UNKNOWN_FOR_S, Planner, lost_end, lost_offsets, report_loss
 from spark_sink.reading.rows import Rows
 from spark_sink.reading.topic_ids import TopicIdLookup, another_topic, id_unknown
 
@@ -289,11 +290,11 @@ def _read_records(options: SourceOptions, wanted: OffsetRange, rows: Rows) -> It
 
 
 def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
-    """Return the rest of a range that still exists: retention may delete records after the batch was planned."""
+    """Return the rest of a range that still exists: records may be deleted or lost after the batch was planned."""
     partition = wanted.partition
     cluster = connect(options)
     try:
-        beginning, end = cluster.beginnings([partition])[partition], cluster.high_watermarks([partition])[partition]
+        beginning, end = _bounds(cluster, wanted)
     except BaseException as error:
         with cleaning_up_after(error):
             cluster.close()
@@ -302,10 +303,24 @@ def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
     if beginning > wanted.start:
         report_loss(lost_offsets(wanted, beginning), fail=options.fail_on_data_loss)
         return replace(wanted, start=min(beginning, wanted.end))
-    if end < wanted.start and wanted.topic_id is None:
+    if end < wanted.start:
         report_loss(lost_end(wanted, end), fail=options.fail_on_data_loss)
         return replace(wanted, start=wanted.end)
     raise SourceReadError(
         f"a broker has no offset {wanted.start} of {partition}, which begins at offset {beginning} and ends at {end}: "
         "it may be behind. Try again"
     )
+
+
+def _bounds(cluster: Cluster, wanted: OffsetRange) -> tuple[int, int]:
+    """Return the beginning and the end of a log; if it ends before the range, look again for a while.
+
+    A broker that is behind is told from one that has lost the end of the log, for example in an unclean election.
+    """
+    lost_at_s = time.monotonic() + UNKNOWN_FOR_S
+    partition = wanted.partition
+    while True:
+        beginning, end = cluster.beginnings([partition])[partition], cluster.high_watermarks([partition])[partition]
+        if end >= wanted.start or time.monotonic() >= lost_at_s:
+            return beginning, end
+        time.sleep(PAUSE_S)

@@ -601,15 +601,31 @@ def test_a_batch_query_reads_the_topic_that_it_was_planned_for() -> None:
     lost(ANOTHER, found, start, end)
 
 
-@pytest.mark.parametrize(("end", "topic_id"), [(1000, None), (400, "old")])
-def test_a_broker_without_offsets_that_exist_loses_no_records(
-    monkeypatch: pytest.MonkeyPatch, end: int, topic_id: str | None
-) -> None:
-    cluster = KnownCluster({A0: (0, end, end)})
+def left(
+    monkeypatch: pytest.MonkeyPatch, ends: list[int], *, look_for_s: float, fail_on_data_loss: bool = False
+) -> OffsetRange:
+    """Return what is left of the offsets from 500 to 900, if these are the answers to the lookups of the end."""
+    cluster = KnownCluster({A0: (0, 0, 0)})
+    cluster.high_watermarks = lambda partitions: {A0: ends.pop(0)}  # type: ignore[method-assign]
     monkeypatch.setattr("spark_sink.reading.source.connect", lambda options: cluster)
-    options = parse({"kafka.bootstrap.servers": "b:1", "subscribe": "a", "failOnDataLoss": "false"})
-    with pytest.raises(SourceReadError, match="a broker has no offset 500 of a-0, which begins at offset 0"):
-        _what_is_left(options, OffsetRange(A0, 500, 900, topic_id))
+    monkeypatch.setattr("spark_sink.reading.source.UNKNOWN_FOR_S", look_for_s)
+    fail = str(fail_on_data_loss).lower()
+    options = parse({"kafka.bootstrap.servers": "b:1", "subscribe": "a", "failOnDataLoss": fail})
+    return _what_is_left(options, OffsetRange(A0, 500, 900, "old"))
+
+
+def test_a_broker_without_offsets_that_exist_loses_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    for ends in ([1000], [400, 400, 1000]):
+        with pytest.raises(SourceReadError, match="a broker has no offset 500 of a-0, which begins at offset 0"):
+            left(monkeypatch, ends, look_for_s=60.0)
+        assert ends == []
+
+
+def test_a_log_that_lost_its_end_before_a_recorded_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the batch would fail at every start."""
+    assert left(monkeypatch, [400], look_for_s=0.0) == OffsetRange(A0, 900, 900, "old")
+    with pytest.raises(SourceDataLossError, match="a-0 ends at offset 400 now, but offsets 500 to 899 were not read"):
+        left(monkeypatch, [400], look_for_s=0.0, fail_on_data_loss=True)
 
 
 def test_pieces_of_a_range_have_its_topic_id() -> None:
