@@ -235,6 +235,7 @@ MUTANTS: Final = (
     ),
     Mutant(_ACCUMULATOR, " or queue.producer_epoch != producer_epoch):", "):", "unit/test_batches.py"),
     Mutant(_PARTITION_QUEUE, " and self.doubtful is None", "", "unit/test_batches.py"),
+    Mutant(_PARTITION_QUEUE, "self.queue.has_gap and ", "", "unit/test_batches.py"),
     Mutant(_CALLS, " or row.producer_epoch != producer_epoch:", ":", "recipes/test_torn.py"),
     Mutant(
         _LOG_ENDS, "if again.finding is Finding.OPEN or again.described.is_ending:", "if False:", "recipes/test_torn.py"

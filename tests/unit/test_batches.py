@@ -213,6 +213,30 @@ def test_batches_that_are_refused_behind_it_are_sent_under_the_next_epoch() -> N
     assert identity(unanswered) == (1, 1), "it cannot have been stored without the one before it"
 
 
+def test_a_loss_in_another_partition_does_not_hide_one_of_the_broker() -> None:
+    """The batch behind the lost one is refused: to send it again under the next epoch would close the gap unseen."""
+    acc = accumulator()
+    stored, behind, unsent = fill(acc, 3)
+    (elsewhere,) = fill(acc, 1, partition=1)
+    assert [*drain(acc), *drain(acc)] == [stored, elsewhere, behind]
+    acc.delivered(stored, 0, -1)
+    acc.failed(elsewhere, LOST)
+    assert not behind.follows_loss(1)
+    acc.drop_waiting(LOST)
+    assert unsent.error is LOST
+    assert not behind.follows_loss(1), "the dropped one had no sequence yet"
+
+
+def test_a_gap_ends_with_its_sequence() -> None:
+    acc = accumulator()
+    lost, stored, behind = fill(acc, 3)
+    assert drain(acc) == [lost]
+    acc.failed(lost, LOST)
+    assert [*drain(acc, pair=(1, 1)), *drain(acc, pair=(1, 1))] == [stored, behind]
+    acc.delivered(stored, 0, -1)
+    assert not behind.follows_loss(2)
+
+
 def test_a_request_holds_one_batch_per_partition_and_a_bounded_number_of_bytes() -> None:
     acc = accumulator(max_request_size=200)
     for partition in range(4):

@@ -5,7 +5,8 @@ therefore goes before all later ones, and alone: until it is acknowledged, nothi
 the parts of a batch that was too large for its topic; together they have the sequences of the whole.
 
 When the epoch is raised, a batch that was sent before keeps its own, because a broker recognises only the same bytes,
-and later ones wait for it. It gets the new epoch once the broker has refused it for lack of one that was given up.
+and later ones wait for it. It gets the new epoch once the broker has refused it for lack of one that was given up in
+the same partition. If none was, the broker has lost a batch, and the refused one fails.
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ class Accumulator:
         if batch.data and batch.producer_id == queue.producer_id and batch.producer_epoch == queue.producer_epoch:
             return
         if queue.producer_id != producer_id or queue.producer_epoch != producer_epoch:
-            queue.producer_id, queue.producer_epoch, queue.next_sequence = producer_id, producer_epoch, 0
+            queue.begin_sequence(producer_id, producer_epoch)
         batch.producer_id = producer_id
         batch.producer_epoch = producer_epoch
         if self._idempotent:
@@ -378,6 +379,7 @@ class Accumulator:
             self.metrics.sent_records += batch.record_count
         else:
             self.metrics.failed_records += batch.record_count
+            batch.queue.note_loss(batch)
         batch.end(error)
 
     def expire(

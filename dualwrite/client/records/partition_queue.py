@@ -121,11 +121,12 @@ class Batch:
             batch.may_be_stored, batch = False, batch.whole
 
     def follows_loss(self, producer_epoch: int) -> bool:
-        """Return whether an out-of-order error only means that a batch before this one was given up.
+        """Return whether an out-of-order error only means that a batch of the same sequence was given up.
 
-        The epoch was raised then. This one is surely not stored if no request with it may still arrive.
+        The epoch was raised then; losses in other partitions raise it, too. Without a gap in the sequence, the broker
+        has lost a batch that it had acknowledged. This one is surely not stored if no request with it may still arrive.
         """
-        return self.producer_epoch != producer_epoch and self.doubtful is None
+        return self.queue.has_gap and self.producer_epoch != producer_epoch and self.doubtful is None
 
     def contains(self, other: Batch) -> bool:
         """Return whether `other` is this batch or was split from it."""
@@ -164,6 +165,7 @@ class PartitionQueue:
         "acknowledged_id",
         "backoff",
         "closed",
+        "has_gap",
         "in_flight",
         "muted_until_ms",
         "next_sequence",
@@ -188,6 +190,8 @@ class PartitionQueue:
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
+        self.has_gap = False
+        """Whether a batch of the present sequence was given up."""
         self.acknowledged_id = -1
         """The producer id of the batch that was acknowledged last: the broker knows its sequence."""
         self.refused_bytes = _UNLIMITED
@@ -196,6 +200,16 @@ class PartitionQueue:
     def waiting(self) -> list[Batch]:
         """Return all batches that are not in flight, oldest first."""
         return [*self.retries, *self.closed, *([self.open] if self.open is not None else [])]
+
+    def begin_sequence(self, producer_id: int, producer_epoch: int) -> None:
+        """Begin a new sequence, without a gap."""
+        self.producer_id, self.producer_epoch, self.next_sequence = producer_id, producer_epoch, 0
+        self.has_gap = False
+
+    def note_loss(self, batch: Batch) -> None:
+        """Note that a batch was given up: that leaves a gap if it has a place in the present sequence."""
+        if (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch):
+            self.has_gap = True
 
     def has_unresolved_before(self, batch: Batch) -> bool:
         """Return whether the broker may lack an earlier batch, which explains an out-of-order error for this one."""
