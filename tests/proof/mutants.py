@@ -1243,7 +1243,7 @@ MUTANTS: Final = (
         "diverted-without-hold",
         "a block that adds its records keeps the diversion from ending",
         _BACK,
-        Edit(_DIVERSION_STATEMENTS, 'f"{_SELECT} FOR SHARE"', "_SELECT"),
+        Edit(_DIVERSION_STATEMENTS, " FOR SHARE SKIP LOCKED", ""),
     ),
     _mutant(
         "diversion-not-begun",
@@ -1259,7 +1259,7 @@ MUTANTS: Final = (
         "diversion-ended-unlocked",
         "the publisher waits for the blocks that hold the diversion before it looks for the last time",
         _BACK,
-        Edit(_DIVERSION_STATEMENTS, 'FOR SHARE",\n        f"{_SELECT} FOR UPDATE",', 'FOR SHARE",\n        _SELECT,'),
+        Edit(_DIVERSION_STATEMENTS, 'LOCKED",\n        f"{_SELECT} FOR UPDATE",', 'LOCKED",\n        _SELECT,'),
     ),
     _mutant(
         "diversion-ended-too-early",

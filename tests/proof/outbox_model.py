@@ -91,6 +91,11 @@ class OnOutbox(NamedTuple):
         return dict(self.values).get("id") == DIVERSION[0]
 
     @property
+    def skips_locked(self) -> bool:
+        """Whether it shares the row of the diversion, or finds none if another transaction has locked it alone."""
+        return self.sql.endswith("FOR SHARE SKIP LOCKED")
+
+    @property
     def is_of_publisher(self) -> bool:
         """Whether it is about the last batch, which only concerns the owner of the row's lock."""
         return self.sql in (_PUBLISH_AND_FORGET, OF_POSTGRES.last_batch) or self.sql in _OF_PUBLISHER
@@ -185,7 +190,7 @@ def executed(outbox: Outbox, changes: Changes, request: OnOutbox) -> tuple[Any, 
         outbox = outbox._replace(next_seq=outbox.next_seq + 1)
         result = result if request.in_steps else ((_without_place(result[0][0]),),)
     kept = set(after)
-    holds = 2 if request.sql.endswith("FOR UPDATE") else request.sql.endswith("FOR SHARE")
+    holds = 2 if request.sql.endswith("FOR UPDATE") else request.skips_locked and bool(result)
     removed = tuple(sorted({row[:2] for row in outbox.rows if row not in kept}))
     added = tuple(row for row in after if row not in set(outbox.rows))
     return result, outbox, Changes(added, removed, max(holds, changes.holds))
@@ -295,7 +300,7 @@ class CheckedStatements:
         self._give_up = give_up
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        if sql == BY_INDEX or sql.endswith("SKIP LOCKED"):
+        if sql == BY_INDEX:
             return ()  # which changes no outcome: a statement that waits follows
         if sql == _PUBLISH:
             sql = _PUBLISH_AND_FORGET  # as one in some batches does, by chance

@@ -114,6 +114,8 @@ class OutboxRules(Rules):
         elif not self._waits_for_row(world, number, request):
             after, result = self._on_outbox(world, number, request)
             yield f"P{number}: {request.sql[:_SHOWN]}... -> {result}", self._answer(after, number, result)
+        elif request.skips_locked:
+            yield f"P{number} skips a locked row", self._answer(world, number, ())
         elif request.is_of_diversion and world.budget.give_ups and not world.is_settling:
             yield f"P{number} waits for a row in vain", self._answer(spend(world, give_ups=1), number, GAVE_UP)
 

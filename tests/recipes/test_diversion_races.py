@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -27,6 +27,7 @@ from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.sql.diversion_statements import DiversionRow
 from tests.crash.outbox_worker import AtPointOf
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.producer.tiers import TIERS
@@ -161,6 +162,7 @@ def test_the_diversion_ends_although_blocks_add_records_all_the_time(
             is_over.set()
         for thread in running:
             thread.result()
+        until(lambda: not is_diverted(scenario))  # a block that has found Kafka away, and ends later, begins it again
     assert sorted(map(int, in_order(scenario))) == list(range(1, next(numbers)))
 
 
@@ -190,17 +192,32 @@ def test_a_block_waits_for_an_end_that_does_not_come_only_once(
     assert in_order(scenario) == ["1", "2", "3", "4", "5"]
 
 
-def test_a_block_that_finds_the_diversion_ended_begins_it_again(scenario: PsycopgScenario, emulator: Emulator) -> None:
-    """It believed that blocks go to the outbox, and they do not any more: it may not add its records unseen."""
-    with pool_of(scenario) as pool:
+def test_blocks_that_find_the_diversion_ended_begin_it_again(
+    scenario: PsycopgScenario, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both believed in it: the first one begins it, and the other one, which waits for that alone, holds it."""
+    found: list[Future[Any]] = []
+    hold = DiversionRow.hold
+
+    async def hold_beside_another(self: DiversionRow) -> bool:
+        is_on = await hold(self)
+        if not found:
+            found.append(threads.submit(write, pool, scenario, 4))
+            until(lambda: waiters(scenario) == 1)
+        return is_on
+
+    with pool_of(scenario, lease_ms=QUIET_LEASE_MS) as pool, ThreadPoolExecutor(1) as threads:
         write(pool, scenario, 1)
         with kafka_away(emulator):
-            assert pool.pool.outbox is not None
-            pool.pool.outbox.writes.is_diverted = True  # as after an end that this process has not seen
-            assert write(pool, scenario, 2).outcome is Outcome.STORED
+            write(pool, scenario, 2)
+            with scenario.database.aside.begin() as publisher:
+                publisher.execute(sa.text(_END_ALONE), {"id": diversion_of(pool_prefix(scenario))})
+            monkeypatch.setattr(DiversionRow, "hold", hold_beside_another)
+            assert write(pool, scenario, 3).outcome is Outcome.STORED
+            assert [each.result().outcome for each in found] == [Outcome.STORED]
             assert is_diverted(scenario)
         until(lambda: not is_diverted(scenario))
-    assert in_order(scenario) == ["1", "2"]
+    assert in_order(scenario) == ["1", "2", "3", "4"]
 
 
 def test_blocks_that_waited_for_the_end_do_not_wait_for_each_other(

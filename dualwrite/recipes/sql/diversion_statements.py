@@ -43,7 +43,11 @@ class DiversionDialect(NamedTuple):
     select_now: str
     """Selects the way as a text, or `unknown` if the transaction may see an old row; empty if it cannot tell."""
     hold: str
-    """Selects the time, and keeps others from changing it until the end of the transaction."""
+    """Selects the time, and keeps others from changing it until the end of the transaction.
+
+    Several transactions that find 0, and so have to change it, hold each other up: a deadlock, after which the blocks
+    that the database rolls back may be repeated.
+    """
     lock: str
     """Selects the time, and keeps others from holding it too."""
     touch: str = ""
@@ -53,14 +57,14 @@ class DiversionDialect(NamedTuple):
     may_wait: bool = True
     """Whether the publisher can go on while blocks wait that have changed rows."""
     may_skip: bool = False
-    """Whether `hold` can be tried without a wait, which saves the statements that limit one."""
+    """Whether `hold` finds nothing, and does not wait, if the time is 0 or another transaction keeps the row locked."""
 
 
 DIALECTS: Final[Mapping[str, DiversionDialect]] = {
     "postgresql": DiversionDialect(
         "SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')"
         f" THEN CAST({_WAY} AS text) ELSE 'unknown' END FROM {OUTBOX_TABLE} WHERE {_OF_ROW}",
-        f"{_SELECT} FOR SHARE",
+        f"{_SELECT} AND stored_at_ms <> 0 FOR SHARE SKIP LOCKED",
         f"{_SELECT} FOR UPDATE",
         may_skip=True,
     ),
@@ -129,13 +133,12 @@ class DiversionRow:
         return await self._change(_BEGIN, now=now_ms) == 1
 
     async def hold(self) -> bool:
-        if self._dialect.may_skip:
-            free = await self._statements.rows(f"{self._dialect.hold} SKIP LOCKED", self._values)
-            if free:
-                return bool(int(free[0][0]))
-            # it is beginning or ending: of those that wait, all would have to begin it, each held up by the others
-            return await self._is_on_locked(self._dialect.lock)
-        return await self._is_on_locked(self._dialect.hold)
+        if not self._dialect.may_skip:
+            return await self._is_on_locked(self._dialect.hold)
+        if await self._statements.rows(self._dialect.hold, self._values):
+            return True
+        # it has ended, or is beginning or ending: only a block that is alone with the row can begin it
+        return await self._is_on_locked(self._dialect.lock)
 
     async def lock(self) -> bool:
         return await self._is_on_locked(self._dialect.lock)
