@@ -94,7 +94,7 @@ class Planner:
         behind. Without an id it was recreated, which is a loss. With read_committed, the last stable offset may be
         lower than a configured start; then there are no records to read yet.
 
-        With `failOnDataLoss`, every loss is raised here: Spark repeats a batch whose end it has recorded.
+        With `failOnDataLoss`, a loss that shows by now is raised here: Spark repeats a batch whose end it has recorded.
 
         The ids are read before the ends. So the id of a topic that is recreated in between is outdated, which
         `ranges` notices; the other way round, ends of the old topic would have the id of the new one.

@@ -289,8 +289,8 @@ class OutboxPublisher:
     async def _may_rest(self) -> bool:
         """Return whether to leave the outbox alone.
 
-        Without a diversion it is empty. But a publisher of a pool with `Outbox()`, as this one was before its
-        `delivery` changed, may have left its last batch in doubt.
+        Without a diversion no block is waiting in it. But a publisher of a pool with `Outbox()`, as this one was before
+        its `delivery` changed, may have left its last batch in doubt.
         """
         if self.writes.is_diverted or await self.writes.look_at_diversion():
             return False

@@ -221,7 +221,7 @@ class _Savepoint:
             self._records.release_savepoint(self._name)
 
     def is_undone_by(self, error: BaseException) -> bool:
-        """Return whether the block that `error` has left is certainly undone, and nothing else.
+        """Return whether psycopg has undone the block that `error` has left, and nothing else.
 
         An interruption of psycopg's own statements leaves that open. If SAVEPOINT fails, psycopg rolls back to an
         earlier savepoint of that name.
