@@ -151,7 +151,13 @@ def test_the_diversion_ends_although_blocks_add_records_all_the_time(
 
         def go_on(pool: PsycopgDualWriter) -> None:
             while not is_over.is_set():
-                write(pool, scenario, next(numbers))
+                number = next(numbers)
+                while True:
+                    try:
+                        write(pool, scenario, number)
+                        break
+                    except psycopg.errors.DeadlockDetected:
+                        continue  # rolled back, with another block that found the diversion ended
 
         try:
             running = [threads.submit(go_on, pool) for pool in (first, second) * 4]

@@ -122,10 +122,12 @@ def test_a_pool_on_sqlite_whose_listener_sends_begin(tmp_path: Path, emulator: E
         if connection.dialect is engine.dialect:
             connection.exec_driver_sql("BEGIN")
 
-    with make_pool(scenario, delivery=Outbox()) as pool:
-        assert isinstance(pool, DualWriter)
-        with pool.transaction() as tx:
-            put(tx, scenario, 1)
-        pool.recover()
-    sa.event.remove(listens, "begin", begin)
+    try:
+        with make_pool(scenario, delivery=Outbox()) as pool:
+            assert isinstance(pool, DualWriter)
+            with pool.transaction() as tx:
+                put(tx, scenario, 1)
+            pool.recover()
+    finally:
+        sa.event.remove(listens, "begin", begin)
     assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == ["1"]

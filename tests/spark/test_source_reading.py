@@ -241,7 +241,7 @@ def test_nothing_comes_for_too_long(topics: Topics, read: Reads) -> None:
     topic = topics.create()
     topics.write(topic, "a")
     with pytest.raises(
-        SourceReadError, match=r"nothing of .*-0 from offset 1 on for 2000 ms, although it continues to offset 5"
+        SourceReadError, match=r"nothing of .*-0 from offset 1 on for 2000 ms, although the batch continues to offset 5"
     ):
         read.rows(topic, 0, 5, **POLL_FOR_2_S)
 
