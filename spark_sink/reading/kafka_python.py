@@ -124,7 +124,7 @@ class KafkaPythonRecords:
             elif time.monotonic() > deadline:
                 raise SourceReadError(
                     f"Kafka has returned nothing of {wanted.partition} from offset {position} on for {patience_ms} ms, "
-                    f"although it continues to offset {wanted.end}; see kafkaConsumer.pollTimeoutMs"
+                    f"although the batch continues to offset {wanted.end}; see kafkaConsumer.pollTimeoutMs"
                 )
         self._consumer.assign([])
 

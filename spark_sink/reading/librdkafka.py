@@ -190,7 +190,7 @@ class ConfluentRecords:
             elif time.monotonic() > deadline:
                 raise SourceReadError(
                     f"Kafka has returned nothing of {wanted.partition} from offset {position} on for {patience_ms} ms, "
-                    f"although it continues to offset {wanted.end}; see kafkaConsumer.pollTimeoutMs"
+                    f"although the batch continues to offset {wanted.end}; see kafkaConsumer.pollTimeoutMs"
                 )
         self._consumer.unassign()
 

@@ -89,7 +89,7 @@ def _readable(row: PreparedTxnState, text: str) -> Manifest | None:
     try:
         return manifest_of(row, text)
     except ValueError:
-        return None  # `verify` logs it
+        return None  # taken for this cluster's, and `verify` logs it
 
 
 async def prove(

@@ -12,7 +12,7 @@ from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaErr
 from dualwrite.hanging import pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.proof import is_forgotten, manifest_of
+from dualwrite.recipes.core.proof import manifest_of
 from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
@@ -82,10 +82,10 @@ def find_hanging(
 def is_decided(hanging: HangingTransaction, row: StoredRow, cluster: Cluster) -> bool:
     """Return whether the row names the transaction, and no other is known to have its pair.
 
-    Others have it before transaction.version 2, and in the cluster of a row that was prepared elsewhere or given up.
+    Others have it before transaction.version 2, and where the row's was prepared in another cluster.
     """
     pair = pair_of(hanging)
-    if row.state != str(pair) or cluster.transaction_version < 2 or is_forgotten(pair, row.manifest):
+    if row.state != str(pair) or cluster.transaction_version < 2:
         return False
     try:
         manifest = manifest_of(pair, row.manifest)
