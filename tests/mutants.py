@@ -183,7 +183,7 @@ MUTANTS: Final = (
         _CORE_COMPLETION,
         "if proof.is_known and not again:",
         "if False:",
-        "recipes/test_repair.py::test_it_is_aborted_after_it_was_found_open",
+        "recipes/test_repair.py::test_a_transaction_is_aborted_after_it_was_found_open",
     ),
     Mutant(
         _CORE_REPAIR,

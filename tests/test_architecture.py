@@ -135,7 +135,7 @@ def _imported_at_once(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_what_the_page_points_to_exists(page: str) -> None:
+def test_every_path_on_the_page_exists(page: str) -> None:
     named = PATH.findall((ROOT / page).read_text())
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []

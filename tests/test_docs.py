@@ -328,7 +328,7 @@ def test_the_page_of_faststream_is_a_whole_service(run: Run, emulator: Emulator,
 
 
 @pytest.mark.parametrize("number", range(len(examples(DOCS / "reading.md"))))
-def test_readers_of_each_client_skip_what_was_aborted(run: Run, emulator: Emulator, number: int) -> None:
+def test_readers_of_each_client_skip_aborted_records(run: Run, emulator: Emulator, number: int) -> None:
     emulator.create_topic("orders")
     with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="t") as producer:
         producer.init_transactions()
@@ -434,7 +434,7 @@ def test_the_pages_of_the_producer_have_every_public_name() -> None:
     assert {name for name in calls if f"`{name}" not in pages} == set()
 
 
-def test_every_error_of_the_producer_says_what_to_do() -> None:
+def test_every_error_of_the_producer_names_a_remedy() -> None:
     listed = [name.strip("`") for name, _, _ in rows("producer-reference.md", "Errors")]
     assert all(issubclass(getattr(errors, name), errors.DualWriteError) for name in listed)
     expected = {
@@ -445,7 +445,7 @@ def test_every_error_of_the_producer_says_what_to_do() -> None:
     assert set(listed) == expected
 
 
-def test_every_error_of_a_writer_says_what_to_do() -> None:
+def test_every_error_of_a_writer_names_a_remedy() -> None:
     listed = [ids_in(name)[0] for name, _, _ in rows("writer-reference.md", "Errors")]
     expected = {
         name

@@ -259,7 +259,7 @@ def test_pyright_accepts(sample: Sample, by_pyright: Complaints) -> None:
 
 
 @pytest.mark.parametrize("name", NEITHER_OR_BOTH)
-def test_both_see_a_writer_without_exactly_one_of_id_and_prefix(
+def test_both_type_checkers_see_a_writer_without_exactly_one_of_id_and_prefix(
     name: str, by_mypy: Complaints, by_pyright: Complaints
 ) -> None:
     assert any("No overload variant" in line for line in by_mypy[name])
@@ -267,7 +267,7 @@ def test_both_see_a_writer_without_exactly_one_of_id_and_prefix(
 
 
 @pytest.mark.parametrize("typo", TYPOS)
-def test_both_see_a_typo(typo: str, by_mypy: Complaints, by_pyright: Complaints) -> None:
+def test_both_type_checkers_see_a_typo(typo: str, by_mypy: Complaints, by_pyright: Complaints) -> None:
     (mypy,) = by_mypy[f"typo_{typo}"][:1]
     assert f'"{typo}"' in mypy
     named = (f'"{typo}"', "No overloads for")  # of a writer, pyright shows the types of all arguments instead

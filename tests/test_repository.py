@@ -31,7 +31,7 @@ def test_the_lists_of_python_versions_agree() -> None:
     assert re.findall(r"3\.\d+", matrix) == classified
 
 
-def test_what_only_proof_runs_exists() -> None:
+def test_every_test_listed_as_proof_only_exists() -> None:
     named = re.findall(r'"(tests/[a-z_/]+(?:\.py)?)', read("tests/support/proof_only.py"))
     assert len(named) > 40
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_it_has_the_kinds_of_pages_and_every_page(site: Path) -> None:
+def test_the_site_has_the_kinds_of_pages_and_every_page(site: Path) -> None:
     tabs = re.findall(r'md-tabs__link">\s*([^<]+?)\s*<', (site / "index.html").read_text())
     assert tabs == ["Home", "Start", "How-to", "Reference", "Explanation", "Internals"]
     pages = {page.relative_to(DOCS).with_suffix(".html") for page in DOCS.rglob("*.md")}
@@ -67,7 +67,7 @@ def test_the_picture_of_the_crashes_is_that_of_the_code() -> None:
     assert crashes == list(PausePoint)
 
 
-def test_the_pictures_of_the_terminal_are_what_the_command_prints() -> None:
+def test_the_pictures_of_the_terminal_match_the_output_of_the_command() -> None:
     drawn = runpy.run_path(str(DOCS / "draw_terminals.py"))
     for name, text in drawn["pictures"]().items():
         assert (drawn["PICTURES"] / name).read_text() == text, "run: python docs/draw_terminals.py"

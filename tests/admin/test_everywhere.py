@@ -165,7 +165,7 @@ def test_hanging_transactions_are_found_and_aborted(site: Site, admin: Transacti
 
 
 @pytest.mark.parametrize("name", ["kafka_3_9", "apache_kafka_3_9"])
-def test_what_a_zombie_wrote_after_the_abort_hangs(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_late_write_of_a_zombie_hangs_after_the_abort(name: str, request: pytest.FixtureRequest) -> None:
     """With transaction.version 0 and 1 the epoch stays the same after the end (KAFKA-9144, KIP-890)."""
     site: Site = request.getfixturevalue(name)
     topic, transactional_id = site.new_topic(), site.new_id()
@@ -272,7 +272,7 @@ def test_termination_invents_no_transactional_id(site: Site, admin: TransactionA
     assert admin.transactions_of_prefix(name) == ()
 
 
-def test_the_cluster_and_what_it_offers(site: Site, admin: TransactionAdmin) -> None:
+def test_a_cluster_is_described_with_its_features(site: Site, admin: TransactionAdmin) -> None:
     cluster = admin.describe_cluster()
     assert [f"{broker.host}:{broker.port}" for broker in cluster.brokers] == [site.bootstrap_servers]
     (broker_id,) = [broker.broker_id for broker in cluster.brokers]

@@ -134,7 +134,7 @@ def test_after_the_end(kip_939: Site) -> None:
         admin.describe_cluster()
 
 
-def test_closing_ends_the_waiting_of_others(emulator: Emulator) -> None:
+def test_closing_ends_the_calls_that_wait(emulator: Emulator) -> None:
     admin = TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers)
     admin.describe_cluster()
     held = emulator.faults.add(Fault(api="ListTransactions", count=None, action=Hold()))

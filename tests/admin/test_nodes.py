@@ -189,7 +189,7 @@ def test_a_broker_that_never_answers_makes_the_answer_incomplete(emulator: Emula
     )
 
 
-def test_what_hangs_is_not_decided_without_every_coordinator(emulator: Emulator, admin: TransactionAdmin) -> None:
+def test_hanging_is_not_decided_without_every_coordinator(emulator: Emulator, admin: TransactionAdmin) -> None:
     """Without the results of a silent coordinator, each of its transactions would look unknown to all coordinators."""
     name = IDS[0]
     silent = emulator.coordinator(transactional_id=name)

@@ -48,7 +48,7 @@ def test_looking(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("owner")
-def test_what_is_missing(run: Run, emulator: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unanswered_listing_is_named(run: Run, emulator: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row.transactional_id for row in run(INCOMPLETE)["transactions"]] == ["orders-1"]
     held = emulator.faults.add(Fault(api="ListTransactions", count=None, action=DropRequest()))
     assert run(INCOMPLETE.replace("5000", "200"))["transactions"] == ()
@@ -75,7 +75,7 @@ def test_terminating(run: Run, emulator: Emulator, owner: Producer, capsys: pyte
         assert admin.describe_transaction("orders-1").state == "CompleteAbort"  # as each later recovery finds it
 
 
-def test_what_a_cluster_offers(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_features_of_a_cluster_are_printed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run(OFFERS)
     assert capsys.readouterr().out == "1 brokers\nbroker 0: transaction.version 2, two-phase commit True\n"
 

@@ -18,7 +18,7 @@ from .reading import create_topics
 
 
 @pytest.mark.parametrize("cluster", [Tier.BOUNDED], indirect=True, ids=["tier 3"])
-def test_it_prints_an_address_and_ends_with_an_interrupt(cluster: Cluster, new_name: NewName) -> None:
+def test_the_broker_prints_an_address_and_ends_with_an_interrupt(cluster: Cluster, new_name: NewName) -> None:
     command = [sys.executable, "-m", "tests.support.servers.apache_kafka", "--version", cluster.kafka.version]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

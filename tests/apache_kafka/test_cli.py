@@ -31,7 +31,7 @@ def test_the_doctor_finds_the_tier_and_changes_nothing(cluster: Cluster) -> None
     assert "dualwrite-probe" not in {row["transactional_id"] for row in listed}
 
 
-def test_what_a_killed_process_prepared_is_committed_by_its_row(
+def test_a_transaction_prepared_by_a_killed_process_is_committed_by_its_row(
     cluster: Cluster, new_name: NewName, tmp_path: Path
 ) -> None:
     transactional_id, topic = new_name("recovered"), new_name("topic")

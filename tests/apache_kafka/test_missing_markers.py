@@ -76,5 +76,5 @@ def test_an_aborted_record_becomes_readable_on_4_4() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_it_does_not_on_3_9() -> None:
+def test_kafka_3_9_commits_after_a_restart() -> None:
     assert abort_by_a_restart(OLDER) == (0, [b"committed"])

@@ -238,7 +238,7 @@ SECOND_WRITE: Final[Mapping[str, type[FencedError] | None]] = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("abort", ABORTS)
-def test_its_own_process_finds_out_and_repairs(abort: str, backend: str, world: World) -> None:
+def test_the_owner_itself_finds_the_abort_and_repairs(abort: str, backend: str, world: World) -> None:
     """It was stopped after its decision; its caller sees no error."""
     if abort == "timeout" and not world.cluster.is_bounded:
         pytest.skip("a prepared transaction has no timeout here")
@@ -419,7 +419,7 @@ FOREIGN_USES: Final[Mapping[str, Callable[[World], None]]] = {
 
 
 @pytest.mark.parametrize("foreign_use", FOREIGN_USES)
-def test_what_was_committed_is_never_published_again(foreign_use: str, world: World) -> None:
+def test_committed_records_are_never_published_again(foreign_use: str, world: World) -> None:
     """For any later use of the id, and any response of its coordinator, which is an abort in some cases."""
     world.decide_and_die(point=PausePoint.AFTER_KAFKA_COMMIT)
     world.assert_equal(1)
@@ -438,7 +438,7 @@ def test_what_was_committed_is_never_published_again(foreign_use: str, world: Wo
 
 
 @pytest.mark.parametrize("foreign_use", FOREIGN_USES)
-def test_what_was_aborted_is_published_again(foreign_use: str, world: World) -> None:
+def test_aborted_records_are_published_again(foreign_use: str, world: World) -> None:
     world.decide_and_die()
     by_operator(world)
     FOREIGN_USES[foreign_use](world)
@@ -469,7 +469,7 @@ def test_a_foreign_commit_is_taken_for_a_database_that_went_back(world: World) -
     by_next_use(world, SQL)
 
 
-def test_what_was_aborted_before_a_foreign_commit_is_published_again(world: World) -> None:
+def test_records_aborted_before_a_foreign_commit_are_published_again(world: World) -> None:
     world.decide_and_die()
     by_operator(world)
     _commit(world)

@@ -200,7 +200,7 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
 
 @pytest.mark.parametrize("face", FACES)  # the loops of the two differ, and so do their messages about TLS
 @pytest.mark.parametrize("name", _refusals())
-def test_what_is_wrong_is_said_at_once(
+def test_wrong_credentials_are_reported_at_once(
     name: str,
     face: str,
     certificates: Certificates,

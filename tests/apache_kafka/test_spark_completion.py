@@ -61,7 +61,7 @@ def test_a_batch(cluster: Cluster, topic: str, make_side: MakeSide, new_name: Ne
     assert sorted(read_committed(settings, topic)) == sorted(each.encode() for each in ids[:2])
 
 
-def test_what_the_cluster_cannot_do_is_refused(cluster: Cluster, make_side: MakeSide, new_name: NewName) -> None:
+def test_modes_that_the_cluster_lacks_are_refused(cluster: Cluster, make_side: MakeSide, new_name: NewName) -> None:
     transactional_id = new_name("s-0")
     with pytest.raises(SinkOptionError, match=r"txn\.mode=kip939"):
         make_side("kip939").open(transactional_id, lambda: True)

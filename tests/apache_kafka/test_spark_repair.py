@@ -105,7 +105,7 @@ def test_a_repair_that_dies_before_it_commits_and_is_aborted_is_repaired(world: 
     world.assert_done("a", "b", "c")
 
 
-def test_what_was_committed_and_forgotten_is_not_published_again(world: World) -> None:
+def test_committed_records_of_a_forgotten_id_are_not_published_again(world: World) -> None:
     world.write(world.sink_id, 0, [["a"], ["b"]], die_at=PausePoint.BEFORE_STATUSES, **world.given)
     for transactional_id in world.ids:
         world.cluster.wait_until_settled(transactional_id)
@@ -115,7 +115,7 @@ def test_what_was_committed_and_forgotten_is_not_published_again(world: World) -
     world.assert_done("a", "b", "c")
 
 
-def test_what_another_program_aborted_without_a_trace_is_repaired(world: World) -> None:
+def test_an_abort_by_another_program_without_a_trace_is_repaired(world: World) -> None:
     world.write(world.sink_id, 0, [["a"], ["b"]], die_at=PausePoint.AFTER_DECISION, **world.given)
     for transactional_id in world.ids:
         with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id=transactional_id) as producer:

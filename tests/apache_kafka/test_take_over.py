@@ -86,7 +86,7 @@ only_by_exact_end = pytest.mark.parametrize(
 only_by_claim = pytest.mark.parametrize("cluster", [Tier.BOUNDED_V1], indirect=True, ids=["tier 4"])
 
 
-def test_an_idle_owner_commits_what_its_successor_has_decided(site: Site) -> None:
+def test_an_idle_owner_commits_the_decision_of_its_successor(site: Site) -> None:
     with site.writer() as older:
         site.write(older, "1")
         site.decide_and_die("2")
@@ -112,7 +112,7 @@ def test_a_late_end_touches_nothing_of_a_successor(site: Site) -> None:
 
 
 @only_by_exact_end
-def test_what_a_late_end_of_the_old_owner_aborts_is_published_again(site: Site) -> None:
+def test_records_aborted_by_a_late_end_of_the_old_owner_are_published_again(site: Site) -> None:
     """The old owner was not fenced, so its next transaction has the very pair that was found."""
     late: list[Identity] = []
 
@@ -130,7 +130,7 @@ def test_what_a_late_end_of_the_old_owner_aborts_is_published_again(site: Site) 
 
 
 @only_by_claim
-def test_what_a_late_claim_aborts_is_published_again(site: Site) -> None:
+def test_records_aborted_by_a_late_claim_are_published_again(site: Site) -> None:
     """InitProducerId aborts an open transaction, whichever pair it names."""
     with site.writer() as writer:
         site.write(writer, "before")
@@ -145,7 +145,7 @@ def test_what_a_late_claim_aborts_is_published_again(site: Site) -> None:
     site.assert_both_sides_agree("before", "aborted")
 
 
-def test_an_unused_pair_creates_an_id_and_touches_no_other(site: Site) -> None:
+def test_an_unused_pair_creates_an_id_and_changes_no_other_id(site: Site) -> None:
     nobody = Identity(MAX_PRODUCER_ID, 0)
     with Wire(site.cluster.bootstrap_servers) as wire:
         assert wire.init_ok(site.transactional_id, nobody, version=4).producer_epoch == 0

@@ -75,7 +75,7 @@ def planned(store: TopicStore) -> int | None:
     return store.plan("s", query_id=QUERY, on_new_checkpoint=FAIL).generation
 
 
-def test_these_rights_suffice(kafka: ApacheKafka, certificates: Certificates, topic: str) -> None:
+def test_the_documented_rights_suffice(kafka: ApacheKafka, certificates: Certificates, topic: str) -> None:
     """For the driver and for tasks."""
     give(kafka, topic, *NEEDED)
     store = limited(kafka, certificates, topic)

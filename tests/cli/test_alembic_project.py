@@ -85,7 +85,7 @@ def test_nor_with_every_table_that_there_can_be(project: Project, database: Data
     assert set(sa.inspect(database.engine).get_table_names()) == {"alembic_version"}
 
 
-def test_without_ours_autogenerate_would_drop_them(project: Project) -> None:
+def test_without_the_metadata_autogenerate_would_drop_the_tables(project: Project) -> None:
     config = project(sample("target_metadata").replace(", *METADATA]", "]"))
     revise(config, sample("create_dualwrite_tables()"))
     alembic.command.upgrade(config, "head")

@@ -10,7 +10,7 @@ from dualwrite.admin import TransactionAdmin
 from tests.cli.conftest import assert_one_line, ended, process
 
 
-def test_it_serves_until_it_is_told_to_stop() -> None:
+def test_the_broker_serves_until_it_is_told_to_stop() -> None:
     running = process("broker", "--nodes", 2, "--topic", "orders:3")
     try:
         assert running.stdout is not None
@@ -28,7 +28,7 @@ def test_wrong_usage() -> None:
     assert_one_line(ended(process("broker", "--nodes", "0")), 2, said)
 
 
-def test_an_install_without_it_says_how_to_get_it() -> None:
+def test_without_the_extra_the_command_names_it() -> None:
     absent = "import sys; sys.modules['dualwrite.broker_emulator'] = None; sys.argv = ['dualwrite', 'broker']"
     code = f"{absent}; from dualwrite.__main__ import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

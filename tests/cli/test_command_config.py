@@ -42,7 +42,7 @@ def test_a_quoted_password(kind: str) -> None:
     assert settings == {"sasl.username": "alice", "sasl.password": 'se"s=a;me'}
 
 
-def test_options_override_what_is_in_the_file(tmp_path: Path) -> None:
+def test_options_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=127.0.0.1:2\ndefault.api.timeout.ms=5\n")
     assert kafka_access("127.0.0.1:1", str(file), 100).settings == {"bootstrap_servers": "127.0.0.1:1"}
@@ -82,7 +82,7 @@ def test_ours_by_their_own_names() -> None:
         ({"ssl.keystore.location": "me.p12", "ssl.keystore.type": "PKCS12"}, "ssl.certificate.location"),
     ],
 )
-def test_what_only_java_reads(properties: dict[str, str], said: str) -> None:
+def test_settings_for_java_only_are_refused(properties: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
         translated(properties)
     assert "sesame" not in str(raised.value)

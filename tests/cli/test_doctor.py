@@ -164,7 +164,7 @@ def test_settings_of_postgres_that_forget(call: Call, postgres: PostgresDatabase
     assert (found["synchronous_commit"], found["isolation level"]) == ("warn", "warn")
 
 
-def test_each_way_of_lowering_what_a_commit_of_postgres_waits_for(
+def test_each_way_of_lowering_synchronous_commit_is_found(
     call: Call, postgres_server: PostgresServer, emulator: Emulator
 ) -> None:
     name = unique("test").replace("-", "_")
@@ -267,7 +267,7 @@ def test_a_table_that_is_another_one(call: Call, emulator: Emulator, tmp_path: P
     assert said in done.out
 
 
-def test_one_that_is_away_does_not_hide_the_other(call: Call, emulator: Emulator, tmp_path: Path) -> None:
+def test_a_failed_check_does_not_hide_the_others(call: Call, emulator: Emulator, tmp_path: Path) -> None:
     nowhere = f"sqlite:///{tmp_path / 'nowhere.db'}"
     done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers, "--database", nowhere)
     assert done.code == 2

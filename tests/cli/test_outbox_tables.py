@@ -57,7 +57,7 @@ def test_the_ddl_and_the_file_and_the_table_are_the_same(call: Call, database: D
     assert expected[1] == ["transactional_id", "seq"]
 
 
-def test_it_is_beside_the_state_table(call: Call, postgres: PostgresDatabase) -> None:
+def test_init_db_creates_the_outbox_beside_the_state_table(call: Call, postgres: PostgresDatabase) -> None:
     database = postgres
     with database.engine.begin() as connection:
         connection.exec_driver_sql("CREATE SCHEMA ours")

@@ -57,7 +57,7 @@ def checks_of(call: Call, scenario: Scenario, *more: object) -> dict[str, dict[s
     return {check["what"]: check for check in document["checks"]}
 
 
-def test_doctor_says_what_waits(call: Call, scenario: Scenario) -> None:
+def test_doctor_counts_waiting_blocks(call: Call, scenario: Scenario) -> None:
     found = checks_of(call, scenario)[OUTBOX]
     assert found["verdict"] == "ok"
     assert "2 blocks (" in found["found"]
@@ -82,7 +82,7 @@ def test_doctor_says_which_right_is_missing(call: Call, scenario: Scenario) -> N
     assert checks_of(call, scenario)[OUTBOX]["found"].startswith("present, but not readable: ")
 
 
-def test_recover_publishes_it(call: Call, scenario: Scenario) -> None:
+def test_recover_publishes_the_outbox(call: Call, scenario: Scenario) -> None:
     which = ("--prefix", f"{prefix_of(scenario)}-", "--min-age", 0, "--json")
     dry = call(*options(scenario, *which))
     (found,) = dry.document["found"]
@@ -112,7 +112,7 @@ def published(scenario: Scenario) -> list[object]:
     return [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
 
 
-def test_recover_reports_what_is_not_proven(call: Call, not_proven: Scenario) -> None:
+def test_recover_reports_an_unproven_batch(call: Call, not_proven: Scenario) -> None:
     for more in ((), ("--apply",)):
         done = call(*options(not_proven, "--all", "--min-age", 0, *more))
         assert (done.code, "not-proven" in done.out) == (1, True)
@@ -120,7 +120,7 @@ def test_recover_reports_what_is_not_proven(call: Call, not_proven: Scenario) ->
     assert published(not_proven) == []
 
 
-def test_recover_publishes_again_what_a_person_has_missed(call: Call, not_proven: Scenario) -> None:
+def test_recover_publishes_a_batch_again_on_order(call: Call, not_proven: Scenario) -> None:
     named = ("--publish-again", outbox_of(not_proven), "--min-age", 0)
     planned = call(*options(not_proven, *named, "--json"))
     (found,) = planned.document["found"]
@@ -134,7 +134,7 @@ def test_recover_publishes_again_what_a_person_has_missed(call: Call, not_proven
     assert published(not_proven) == ["1", "2"]
 
 
-def test_recover_takes_out_what_is_not_proven(call: Call, not_proven: Scenario) -> None:
+def test_recover_takes_out_an_unproven_batch_on_order(call: Call, not_proven: Scenario) -> None:
     named = ("--take-out", f"{outbox_of(not_proven)}:0", "--min-age", 0, "--json")
     assert call(*options(not_proven, *named)).document["taken_out"][0]["changed"] is False
     done = call(*options(not_proven, *named, "--apply"))
@@ -145,7 +145,7 @@ def test_recover_takes_out_what_is_not_proven(call: Call, not_proven: Scenario) 
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
-def test_what_is_taken_out_is_printed_before_anything_that_follows(
+def test_taken_out_records_are_printed_before_the_next_step(
     call: Call, not_proven: Scenario, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
 ) -> None:
     def stop(*_: object, **__: object) -> list[HangingTransaction]:
@@ -158,6 +158,6 @@ def test_what_is_taken_out_is_printed_before_anything_that_follows(
     assert (done.code, [(line["seq"], line["value_text"]) for line in lines]) == (130, [(0, "1")])
 
 
-def test_publish_again_is_for_what_was_examined(call: Call, scenario: Scenario) -> None:
+def test_publish_again_cannot_be_used_with_interval(call: Call, scenario: Scenario) -> None:
     done = call(*options(scenario, "--publish-again", outbox_of(scenario), "--interval", 1))
     assert (done.code, "use them without --interval" in " ".join(done.err.split())) == (2, True)

@@ -31,7 +31,7 @@ def test_only_the_last_column_is_wrapped(monkeypatch: pytest.MonkeyPatch, capsys
     assert max(map(len, lines)) <= 57
 
 
-def test_what_is_too_wide_for_that_becomes_blocks(
+def test_a_table_too_wide_for_narrow_columns_becomes_blocks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert printed(56, monkeypatch, capsys) == [

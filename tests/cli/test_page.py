@@ -50,7 +50,7 @@ def options_on_page(path: str) -> set[str]:
     return {option for cell in cells for option in re.findall(r"`(--[\w-]+)`", cell)}
 
 
-def test_every_command_has_its_section_and_no_other() -> None:
+def test_the_page_has_a_section_for_each_command_and_no_other() -> None:
     assert set(re.findall(r"^#+ (dualwrite .*)$", PAGE, re.MULTILINE)) == {*COMMANDS, *GROUPS}
 
 

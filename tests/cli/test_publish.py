@@ -40,7 +40,7 @@ def bodies(scenario: Scenario) -> list[str]:
     return [str(value) for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
 
 
-def test_it_publishes_waiting_and_new_blocks_until_it_is_stopped(scenario: Scenario) -> None:
+def test_publish_sends_waiting_and_new_blocks_until_stopped(scenario: Scenario) -> None:
     with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
         running = process(*options(scenario))
@@ -86,7 +86,7 @@ def test_a_kafka_that_is_away_is_waited_for(scenario: Scenario) -> None:
         assert ended(running).code == 0
 
 
-def test_it_publishes_what_a_pool_with_other_settings_has_written(scenario: Scenario, tmp_path: Path) -> None:
+def test_publish_accepts_blocks_of_a_pool_with_other_settings(scenario: Scenario, tmp_path: Path) -> None:
     """The block names its partitioner, and a record that was accepted is not too large."""
     keys = [f"k{number}" for number in range(20)]
     scenario.emulator.create_topic("wide", 16)
@@ -131,7 +131,7 @@ def execute(scenario: Scenario, sql: str) -> list[str]:
 @pytest.mark.parametrize(
     ("more", "deletes_by_prepared"), [((), False), (("--prepare-threshold", 0), True)], ids=["without", "with"]
 )
-def test_it_prepares_statements_only_when_told_to(
+def test_publish_prepares_statements_only_when_told_to(
     scenario: Scenario, more: tuple[object, ...], deletes_by_prepared: bool
 ) -> None:
     with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:

@@ -174,7 +174,7 @@ def test_an_unreachable_cluster_or_database(call: Call, scenario: Scenario) -> N
     assert_one_line(call(*options(scenario, "--all")), 1, "dualwrite init-db")
 
 
-def test_what_cannot_be_seen_is_not_clean(call: Call, scenario: Scenario) -> None:
+def test_an_unreadable_log_is_not_clean(call: Call, scenario: Scenario) -> None:
     scenario.emulator.faults.add(Fault(api="ListTransactions", count=None, action=Error(15)))
     partial = call(*options(scenario, "--all", "--timeout-ms", 300))
     assert partial.code == 1

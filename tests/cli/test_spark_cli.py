@@ -84,7 +84,7 @@ def sqlite_world(emulator: Emulator, tmp_path: Path) -> Iterator[World]:
     made.engine.dispose()
 
 
-def test_it_needs_no_spark_and_no_java() -> None:
+def test_the_spark_commands_need_no_spark_and_no_java() -> None:
     script = (
         "import sys\n"
         "class Nowhere:\n"
@@ -153,7 +153,7 @@ def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
     assert (world.values(), world.open_ids()) == (["a", "b"], [])
 
 
-def test_what_a_broker_aborted_is_repaired(call: Call, tmp_path: Path) -> None:
+def test_an_abort_by_the_broker_is_repaired(call: Call, tmp_path: Path) -> None:
     config = BrokerConfig(profile=Profile.KAFKA_4_3, transaction_max_timeout_ms=60_000)
     with Emulator(config=config, clock=VirtualClock()) as emulator:
         world = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
@@ -178,7 +178,7 @@ def test_what_a_broker_aborted_is_repaired(call: Call, tmp_path: Path) -> None:
         world.engine.dispose()
 
 
-def test_what_is_undecided_is_ended_only_where_its_sink_is_named(world: World, call: Call) -> None:
+def test_undecided_attempts_are_ended_only_if_their_sink_is_named(world: World, call: Call) -> None:
     world.write("s", 0, [["a"]], die_at=PausePoint.COMMIT_START)
     recover = ("spark", "recover", *world.reach, "--apply", "--json")
     left = call(*recover, "--min-age", 0)
@@ -241,7 +241,7 @@ def test_a_database_without_a_store_and_a_cluster_that_is_away(call: Call, tmp_p
 # ---- status -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_open_is_shown(world: World, call: Call) -> None:
+def test_open_attempts_are_shown(world: World, call: Call) -> None:
     world.write("done", 4, [["a"]])
     world.write("doubt", 0, [["b"]], die_at=PausePoint.AFTER_DECISION)
     world.write("open", 0, [["c"], ["d"]], die_at=PausePoint.COMMIT_START)
@@ -321,7 +321,7 @@ def test_watching_without_a_terminal_is_one_look(world: World, call: Call, more:
     assert "s" in (watched.out.split() if not more else [watched.document["sinks"][0]["sink"]])
 
 
-def test_the_live_view_begins_with_what_is_wrong(sqlite_world: World) -> None:
+def test_the_live_view_begins_with_the_problems(sqlite_world: World) -> None:
     world = sqlite_world
     world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
     with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id="s-7-0") as producer:
@@ -491,7 +491,9 @@ def test_a_store_in_a_topic_is_created_operated_and_recovered(call: Call, emulat
         (("init-store", "--sql", "--database", "kafka:///commits"), "--sql has no effect"),
     ],
 )
-def test_what_a_store_in_a_topic_does_not_have(call: Call, arguments: tuple[str, ...], sentence: str) -> None:
+def test_options_without_meaning_for_a_topic_store_are_refused(
+    call: Call, arguments: tuple[str, ...], sentence: str
+) -> None:
     refused = call("spark", *arguments)
     assert refused.code == 2
     assert sentence in refused.err

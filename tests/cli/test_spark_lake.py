@@ -48,7 +48,7 @@ def rows(table: LakeTable) -> list[str]:
     return sorted(table.read()["value"].to_pylist())
 
 
-def test_what_is_owed_is_shown_and_published(world: World, table: LakeTable, call: Call) -> None:
+def test_owed_files_are_shown_and_published(world: World, table: LakeTable, call: Call) -> None:
     shown = call("spark", "status", *world.reach)
     assert (shown.code, f"owed: batch 0 of query, 2 rows, to {table.place.named}" in shown.out) == (0, True)
     (view,) = call("spark", "status", *world.reach, "--json").document["sinks"]

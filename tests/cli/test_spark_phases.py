@@ -56,7 +56,7 @@ def log(tmp_path: Path) -> Path:
 # ---- the lines ------------------------------------------------------------------------------------------------
 
 
-def test_what_the_sink_logs_is_read_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_lines_of_the_sink_are_parsed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_sink")
     done = CommitSummary(True, 30, 2, 0, 1, 0, PhaseTimes(0.031, 2.5, 0.001, 0.012))
     log_batch("s", "q", 7, [TaskResult(TaskOutcome.PREPARED, 1, "q", 7, 0, "attempt", 10, 100)], done)

@@ -48,7 +48,7 @@ def values(scenario: Scenario) -> list[str]:
     return [str(value) for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
 
 
-def test_it_is_named_taken_out_and_the_next_is_published(scenario: Scenario, call: Call) -> None:
+def test_a_refused_block_is_named_and_taken_out_and_the_next_is_published(scenario: Scenario, call: Call) -> None:
     named = call(*select(scenario, "--apply", "--json"))
     (found,) = named.document["found"]
     assert (named.code, found["action"], found["changed"], found["left"]) == (1, "refused", False, True)
@@ -112,7 +112,7 @@ def die() -> None:
     raise Died
 
 
-def test_what_is_owed_is_named_and_taken_out(
+def test_owed_records_are_named_and_taken_out(
     database: Database, emulator: Emulator, call: Call, tmp_path: Path
 ) -> None:
     made = Scenario(database, emulator)

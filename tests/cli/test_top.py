@@ -55,7 +55,7 @@ def test_one_look(call: Call, database: Database, emulator: Emulator) -> None:
     assert emulator.transactions() == before
 
 
-def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulator: Emulator) -> None:
+def test_stored_and_owed_blocks_are_shown(call: Call, database: Database, emulator: Emulator) -> None:
     storing = Scenario(database, emulator, transactional_id="a-storing-0")
     owing = Scenario(database, emulator, transactional_id="b-owing")
 
@@ -93,7 +93,9 @@ def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulato
         assert call(*options, "--prefix", "c-", "--once").out == "nothing is open\n"
 
 
-def test_what_hangs(call: Call, database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_transaction_is_shown(
+    call: Call, database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(top, "DEFAULT_MIN_AGE_MS", -1)
     scenario = Scenario(database, emulator)
     emulator.faults.add(Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=scenario.topic))
@@ -125,7 +127,7 @@ def test_stored_blocks_while_kafka_is_unreachable() -> None:
     assert (line.stored_blocks, line.stored_age_ms) == (3, 600)
 
 
-def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Database, emulator: Emulator) -> None:
+def test_the_live_view_shows_stored_blocks_while_kafka_is_away(database: Database, emulator: Emulator) -> None:
     scenario = Scenario(database, emulator, transactional_id="a-storing-0")
     shown = Console(width=200, file=io.StringIO(), record=True)
     with make_pool(scenario, **AWAY) as pool:
@@ -138,7 +140,7 @@ def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Databa
     assert "1 block, " in text
 
 
-def test_what_is_owed_without_a_manifest_is_told_without_a_number() -> None:
+def test_owed_records_without_a_manifest_are_shown_without_a_number() -> None:
     found = TransactionDescription("id", 0, "CompleteAbort", 7, 2, 60_000, None, frozenset())
     (line,) = lines_of({"id": found}, {"id": StoredRow("7:1", "")}, 1_000, V2)
     assert (line.database, line.owed_records) == ("owed", None)

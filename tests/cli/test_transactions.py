@@ -126,7 +126,7 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
 
 
 @pytest.mark.usefixtures("owner")
-def test_commit_what_hangs(run: Call, broker: Emulator) -> None:
+def test_a_hanging_transaction_is_committed(run: Call, broker: Emulator) -> None:
     with Wire(broker.bootstrap_servers) as wire:
         batch = record_batch([b"v"], Identity(4711, 5), 0, transactional=True, timestamp_ms=LONG_AGO_MS)
         wire.produce_bytes("nobody", "orders", batch, partition=1, version=11)
@@ -178,6 +178,6 @@ def test_wrong_usage(run: Call, arguments: tuple[str, ...], said: str) -> None:
     assert_one_line(done, 1 if "(" in arguments else 2, said)
 
 
-def test_what_is_missing_is_not_left_out(run: Call, broker: Emulator) -> None:
+def test_list_fails_if_a_broker_cannot_list(run: Call, broker: Emulator) -> None:
     broker.faults.add(Fault(api="ListTransactions", count=None, action=Error(15)))
     assert run("list", "--timeout-ms", 200).code != 0

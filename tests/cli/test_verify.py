@@ -105,7 +105,7 @@ def test_both_sides_agree_and_nothing_is_left(emulator: Emulator, url: sa.URL, t
     assert set(found) <= set(re.findall(r"`(\w+)`", page))
 
 
-def test_what_is_kept_is_named(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
+def test_kept_tables_and_topics_are_named(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
     done = run(emulator, url, tmp_path, "--keep", "--topic", "verified-topic")
     assert done.code == 0, done
     assert len(done.document["left"]) == 3
@@ -201,7 +201,7 @@ def sessions(url: sa.URL) -> int:
 # ---- refusals -----------------------------------------------------------------------------------------------
 
 
-def test_it_asks_first(call: Call, emulator: Emulator, url: sa.URL) -> None:
+def test_verify_asks_first(call: Call, emulator: Emulator, url: sa.URL) -> None:
     done = call(*options(emulator, url))
     assert done.code == 2
     assert "creates the topic dualwrite-verify-" in done.err

@@ -179,7 +179,7 @@ def recover_first(accounts: PostgresDatabase, emulator: Emulator) -> Outcome:
         return found.outcome
 
 
-def test_what_is_in_doubt_keeps_its_place(accounts: PostgresDatabase, emulator: Emulator) -> None:
+def test_blocks_in_doubt_keep_their_place(accounts: PostgresDatabase, emulator: Emulator) -> None:
     with decided_by_a_dead_process(accounts, emulator) as second:
         change(second, TOPIC, "anna")
     assert published(emulator)["anna"] == []  # readers wait at the transaction in doubt
@@ -187,7 +187,7 @@ def test_what_is_in_doubt_keeps_its_place(accounts: PostgresDatabase, emulator: 
     assert published(emulator)["anna"] == [1, 2]
 
 
-def test_what_is_published_again_comes_later(accounts: PostgresDatabase, emulator: Emulator) -> None:
+def test_blocks_published_again_come_later(accounts: PostgresDatabase, emulator: Emulator) -> None:
     """The exception that docs/order.md names: a broker has aborted a decided transaction."""
     with decided_by_a_dead_process(accounts, emulator) as second:
         with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:

@@ -101,7 +101,7 @@ def ended(applied: bool) -> Outcome:
 
 @pytest.mark.usefixtures("at_rest")
 @pytest.mark.parametrize("applied", [True, False])
-def test_it_is_told_what_the_database_has(scenario: Scenario, applied: bool) -> None:
+def test_a_block_gets_the_outcome_that_the_database_has(scenario: Scenario, applied: bool) -> None:
     with silent_pool(scenario) as pool:
         assert lose(pool, scenario, 2, applied=applied).outcome is ended(applied)
         write(pool, scenario, 3)
@@ -111,7 +111,7 @@ def test_it_is_told_what_the_database_has(scenario: Scenario, applied: bool) -> 
 
 @pytest.mark.usefixtures("at_rest", "forgetful")
 @pytest.mark.parametrize("applied", [True, False])
-def test_others_were_published_meanwhile_and_it_with_them(scenario: Scenario, applied: bool) -> None:
+def test_a_block_published_meanwhile_counts_as_stored(scenario: Scenario, applied: bool) -> None:
     with silent_pool(scenario) as pool:
 
         def publish() -> None:
@@ -126,7 +126,7 @@ def test_others_were_published_meanwhile_and_it_with_them(scenario: Scenario, ap
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_it_was_taken_out_meanwhile(scenario: Scenario) -> None:
+def test_a_block_taken_out_meanwhile_counts_as_stored(scenario: Scenario) -> None:
     with silent_pool(scenario) as pool:
         publish_all(scenario)
 
@@ -143,7 +143,7 @@ def test_it_was_taken_out_meanwhile(scenario: Scenario) -> None:
 
 @pytest.mark.usefixtures("at_rest", "forgetful")
 @pytest.mark.parametrize("applied", [True, False])
-def test_it_is_not_known_any_more(scenario: Scenario, applied: bool) -> None:
+def test_a_block_whose_note_is_deleted_stays_unknown(scenario: Scenario, applied: bool) -> None:
     with silent_pool(scenario) as pool:
 
         def let_time_pass() -> None:

@@ -156,7 +156,7 @@ WITH_LOG = pytest.mark.parametrize("has_log", [True, False], ids=["log", "copy"]
 @pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
 @pytest.mark.parametrize("point", OF_A_PUBLICATION)
 @WITH_LOG
-def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
+def test_a_transaction_prepared_by_a_dead_publisher_is_aborted_by_the_broker(
     postgres: PostgresDatabase, tier: Tier, point: PausePoint, has_log: bool
 ) -> None:
     """Its decision deleted the blocks from the outbox: they are published again from the log or from its copy."""
@@ -168,7 +168,7 @@ def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
 @pytest.mark.parametrize("point", [PausePoint.AFTER_PREPARE, PausePoint.AFTER_DATABASE_COMMIT])
 @WITH_LOG
 @pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
-def test_the_broker_aborts_what_a_dead_publisher_on_another_database_has_prepared(
+def test_the_same_for_a_publisher_on_another_database(
     request: pytest.FixtureRequest, kind: str, tier: Tier, point: PausePoint, has_log: bool
 ) -> None:
     with scenario_on(tier, request.getfixturevalue(kind), elsewhere) as (scenario, world):

@@ -117,7 +117,7 @@ def stopped(postgres_server: PostgresServer) -> Iterator[Site]:
         yield site
 
 
-def test_what_is_not_proven_stops_the_outbox_until_the_log_can_be_read(
+def test_an_unproven_batch_stops_the_outbox_until_the_log_can_be_read(
     stopped: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     scenario = stopped.scenario
@@ -255,7 +255,7 @@ def refusal(pool: PsycopgDualWriter) -> RecordsRefusedError:
     return found[0]
 
 
-def test_what_is_owed_is_published_before_a_block_that_is_refused(owing: Site) -> None:
+def test_owed_records_are_published_before_a_refused_block(owing: Site) -> None:
     owing.emulator.create_topic("others", 1)
     owing.emulator.set_config({"max.message.bytes": "100"}, topic="others")
     with outbox_pool(owing.scenario, lease_ms=QUIET_LEASE_MS) as pool:
@@ -269,7 +269,7 @@ def test_what_is_owed_is_published_before_a_block_that_is_refused(owing: Site) -
     assert owing.emulator.records("others") == []
 
 
-def test_no_block_is_blamed_for_what_is_owed(owing: Site) -> None:
+def test_no_block_is_blamed_for_owed_records(owing: Site) -> None:
     owing.emulator.set_config({"max.message.bytes": "10"}, topic=owing.scenario.topic)
     with outbox_pool(owing.scenario, lease_ms=QUIET_LEASE_MS) as pool:
         assert f"for {owing.scenario.topic}-0 were refused" in str(refusal(pool))

@@ -411,7 +411,7 @@ def persist(pool: AnyPool, scenario: Scenario, number: int, *, is_snapshot: bool
 
 
 @pytest.mark.parametrize("change", ["expires", "is freed"])
-def test_what_a_task_has_in_hand_no_other_task_of_its_process_takes(
+def test_a_slot_held_by_a_task_is_taken_by_no_other_task_of_the_process(
     scenario: Scenario, leases: LeaseTable, change: str
 ) -> None:
     """As if the process had slept for longer than its lease; the slot in recovery has no owner then."""
@@ -435,7 +435,7 @@ def test_what_a_task_has_in_hand_no_other_task_of_its_process_takes(
     scenario.assert_nothing_open()
 
 
-def test_recover_waits_for_what_the_background_has_in_hand(scenario: Scenario, leases: LeaseTable) -> None:
+def test_recover_waits_for_slots_held_by_the_background(scenario: Scenario, leases: LeaseTable) -> None:
     """The background could not resolve the slot, so that `recover()` must."""
     scenario.leave_behind(Predecessor.COMMITTED)
     leases.add(0, "dead")

@@ -142,7 +142,7 @@ def test_a_sleep_between_lock_and_initialisation_outdates_the_row_that_was_read(
 
 
 @EACH
-def test_a_fenced_writer_names_what_it_left_in_doubt(scenario: Scenario) -> None:
+def test_a_fenced_writer_names_the_transaction_it_left_in_doubt(scenario: Scenario) -> None:
     """The newer one fenced it between its two commits, and died before it had completed its transaction."""
     with sleeping(scenario, PausePoint.AFTER_DATABASE_COMMIT) as older:
         with (
@@ -162,7 +162,7 @@ def test_a_fenced_writer_names_what_it_left_in_doubt(scenario: Scenario) -> None
 
 
 @EACH
-def test_an_idle_owner_recovers_what_its_unknown_successor_left(scenario: Scenario) -> None:
+def test_an_idle_owner_recovers_the_transaction_of_an_unknown_successor(scenario: Scenario) -> None:
     with scenario.writer() as older:
         assert scenario.write(older, 1).error is None
         scenario.leave_behind(Predecessor.COMMITTED)

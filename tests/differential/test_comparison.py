@@ -35,7 +35,7 @@ def side(**settings: Any) -> Iterator[Side]:
         one.close()
 
 
-def test_what_differs_is_found_and_shrunk() -> None:
+def test_differences_are_found_and_shrunk() -> None:
     with side() as one, side(transaction_max_timeout_ms=1_000) as other:
         comparison = Comparison(one, other)
         found = (comparison.compare(f"{SEED}:{number}") for number in range(50))
@@ -46,7 +46,7 @@ def test_what_differs_is_found_and_shrunk() -> None:
     assert "init_producer_id v" in str(difference)
 
 
-def test_logs_are_compared_without_what_a_broker_chooses() -> None:
+def test_logs_are_compared_without_values_chosen_by_the_broker() -> None:
     steps = [
         Step("init_producer_id", 5, {"id": "A", "timeout_ms": 60_000, "expects": "nothing", "epoch": 0}),
         Step("add_offsets_to_txn", 3, {"id": "A", "producer": "A", "epoch": 0, "group": "g"}),

@@ -52,7 +52,7 @@ def test_a_run_goes_on_after_a_difference(capsys: pytest.CaptureFixture[str]) ->
     assert [int(times) > 1 for times in counts] == [True]
 
 
-def test_what_is_explained_is_on_the_page_of_differences() -> None:
+def test_every_explained_difference_is_on_its_page() -> None:
     assert {each.row for each in EXPLANATIONS} <= {row for rows in DIFFERENCES.values() for row in rows}
 
 
@@ -65,7 +65,7 @@ def test_a_difference_is_explained_only_in_its_own_sequences() -> None:
     assert explanation_of("describe_groups.groups.error_code 69 / 0", [commit, describe]) is None
 
 
-def test_what_is_explained_fails_no_run() -> None:
+def test_explained_differences_do_not_fail_a_run() -> None:
     report = Report(seed=7, wanted=1, most_shrunk=1)
     report.add(Result("7:0", explained={"a row": 1}))
     assert report.status == 0

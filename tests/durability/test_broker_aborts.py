@@ -230,7 +230,7 @@ def test_one_case_of_each_event(event: str, empty_node: PostgresNode, request: p
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("stage", EVENTS, indirect=True)
-def test_what_the_broker_aborts_before_or_after_the_event(stage: Stage, case: Case) -> None:
+def test_the_broker_aborts_before_or_after_the_event(stage: Stage, case: Case) -> None:
     for site in stage.sites[case]:
         site.judge(stage.verdicts[case.broker])
 
@@ -304,6 +304,6 @@ class Waiting(threading.Thread):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.broker is Broker.OPERATOR], ids=str)
-def test_what_the_broker_aborts_while_its_commit_waits(waited: Stage, case: Case) -> None:
+def test_the_broker_aborts_while_the_commit_waits(waited: Stage, case: Case) -> None:
     (site,) = waited.sites[case]
     site.judge(waited.verdicts[case.broker])

@@ -110,7 +110,7 @@ def silent(emptied: PostgresPair, emulator: Emulator) -> Iterator[PsycopgDualWri
     pool.close()
 
 
-def test_what_is_not_durable_is_not_published_before_it_is(
+def test_a_block_is_not_published_before_it_is_durable(
     emptied: PostgresPair, silent: PsycopgDualWriter, emulator: Emulator
 ) -> None:
     tx = given_up(silent, emptied)
@@ -122,7 +122,7 @@ def test_what_is_not_durable_is_not_published_before_it_is(
     assert rows(emptied.primary.url) == records(emulator) == [1, 2]
 
 
-def test_what_was_lost_in_a_failover_is_on_neither_side(
+def test_a_block_lost_in_a_failover_is_on_neither_side(
     emptied: PostgresPair, silent: PsycopgDualWriter, emulator: Emulator
 ) -> None:
     """Another process was about to publish it: its commit waits for the standby, too."""

@@ -45,7 +45,7 @@ GROUP = {"group_replication_group_name": "aaaa"}
         ({"innodb_flush_log_at_trx_commit": "2"}, None),
     ],
 )
-def test_what_is_refused_of_mysql(answers: Answers, refused: str | None) -> None:
+def test_unsafe_settings_of_mysql_are_refused(answers: Answers, refused: str | None) -> None:
     names = [finding.name for finding in of_mysql(answers) if finding.is_refused]
     assert names == ([] if refused is None else [refused])
     assert set(names) <= NAMES
@@ -62,7 +62,7 @@ def test_what_is_refused_of_mysql(answers: Answers, refused: str | None) -> None
         ({"fsync": "off"}, None),
     ],
 )
-def test_what_is_refused_of_postgres(answers: Answers, refused: str | None) -> None:
+def test_unsafe_settings_of_postgres_are_refused(answers: Answers, refused: str | None) -> None:
     names = [finding.name for finding in of_postgres(answers) if finding.is_refused]
     assert names == ([] if refused is None else [refused])
     assert set(names) <= NAMES
@@ -78,7 +78,7 @@ def test_what_is_refused_of_postgres(answers: Answers, refused: str | None) -> N
         ("journal_mode", of_sqlite({"journal_mode": "off", "file": "/shop.db"})),
     ],
 )
-def test_what_takes_the_loss_of_a_machine_is_warned_of(
+def test_settings_that_risk_loss_with_the_machine_are_warned_of(
     name: str, findings: list[object], caplog: pytest.LogCaptureFixture
 ) -> None:
     (finding,) = findings
@@ -91,7 +91,7 @@ def test_without_a_binary_log_nothing_is_said_of_its_syncing() -> None:
     assert of_mysql({"log_bin": "OFF", "sync_binlog": "0"}) == []
 
 
-def test_a_refusal_says_how_to_accept_it() -> None:
+def test_a_refusal_names_the_setting_that_accepts_the_risk() -> None:
     with pytest.raises(UnsafeDatabaseError, match=r"dualwrite_accept': \['galera'\]"):
         answer_for(of_mysql(GALERA))
     answer_for(of_mysql(GALERA), {"galera"})
@@ -190,7 +190,7 @@ def test_attached_files_that_sqlite_commits_each_by_itself(mode: str, tmp_path: 
 
 
 @pytest.mark.parametrize("level", ["OFF", "NORMAL", "FULL"])
-def test_sqlite_is_told_to_sync_what_decides(level: str, tmp_path: Path, emulator: Emulator) -> None:
+def test_sqlite_syncs_the_deciding_commit(level: str, tmp_path: Path, emulator: Emulator) -> None:
     database = SqliteDatabase(tmp_path)
     sa.event.listen(database.engine, "connect", lambda made, _: made.execute(f"PRAGMA synchronous = {level}"))
     with writer_on(database.engine, emulator) as writer, writer.transaction() as tx:

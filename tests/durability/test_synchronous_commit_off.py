@@ -79,11 +79,11 @@ def test_a_hook_that_lowers_it_after_the_state_was_written_is_overruled(
 
 
 @pytest.mark.parametrize(("before", "raised"), [("off", "on"), ("local", "on"), ("remote_write", "on")])
-def test_what_waits_for_less_than_the_standbys_disk_is_raised(one_node: PostgresNode, before: str, raised: str) -> None:
+def test_a_weaker_synchronous_commit_is_raised(one_node: PostgresNode, before: str, raised: str) -> None:
     assert raised_from(one_node, before) == raised
 
 
-def test_what_waits_for_more_goes_on_doing_so(one_node: PostgresNode) -> None:
+def test_a_stronger_synchronous_commit_is_kept(one_node: PostgresNode) -> None:
     assert raised_from(one_node, "remote_apply") == "remote_apply"
 
 

@@ -72,7 +72,7 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]
     made.close()
 
 
-def test_it_says_when_it_serves_and_stops_in_order(service: Service, tmp_path: Path) -> None:
+def test_the_service_reports_readiness_and_stops_in_order(service: Service, tmp_path: Path) -> None:
     assert service.said() == b"READY=1"
     assert service.process.stdout is not None
     address, control = (service.process.stdout.readline().strip() for _ in range(2))

@@ -123,7 +123,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, missing: str, command: tuple[s
     assert missing in shown[0]
 
 
-def test_an_import_without_the_extra_names_it(tmp_path: Path) -> None:
+def test_an_import_without_the_extra_names_the_extra(tmp_path: Path) -> None:
     (tmp_path / "kio.py").write_text("raise ModuleNotFoundError(\"No module named 'kio'\", name='kio')\n")
     done = run(sys.executable, "-c", "import dualwrite.broker_emulator", python_path=tmp_path)
     assert done.returncode == 1

@@ -73,7 +73,7 @@ def test_a_deleted_topic_stays_deleted_and_its_name_can_be_used_again(data_dir: 
         assert {path.name for path in data_dir.glob("t*")} == {f"{name}-0"}
 
 
-def test_what_a_crash_left_of_a_deleted_topic_is_removed(data_dir: Path, tmp_path: Path) -> None:
+def test_remains_of_a_deleted_topic_after_a_crash_are_removed(data_dir: Path, tmp_path: Path) -> None:
     with Emulator(topics={"t": 1, "gone": 2, "kept": 1}, data_dir=data_dir) as emulator:
         client = RawClient(emulator.bootstrap_servers)
         for topic in ("t", "gone", "kept"):
@@ -147,7 +147,7 @@ def finalized(emulator: Emulator) -> tuple[int, dict[str, int]]:
     }
 
 
-def test_the_transaction_version_stays_what_it_was_changed_to(data_dir: Path) -> None:
+def test_a_changed_transaction_version_stays(data_dir: Path) -> None:
     config = BrokerConfig(transaction_version=2, transaction_state_log_num_partitions=1)
     with Emulator(data_dir=data_dir, config=config) as emulator:
         assert finalized(emulator) == (0, {"transaction.version": 2})
@@ -280,7 +280,7 @@ def test_damage_within_the_journal_is_an_error(tmp_path: Path) -> None:
             MetadataJournal(path, sync=False).open()
 
 
-def test_what_no_disk_takes_is_not_acknowledged(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_no_disk_stores_is_not_acknowledged(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
         client = RawClient(emulator.bootstrap_servers)
         client.produce("t", plain_batch(b"1"))

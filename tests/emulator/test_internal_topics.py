@@ -73,7 +73,7 @@ def test_a_transaction_with_internal_partitions(data_dir: Path) -> None:
         (b"\0\5\0\1g\0\1m", b"\0\0\xff\xff\xff\xff\xff", 0),
     ],
 )
-def test_the_admin_client_cannot_write_what_cannot_be_read(
+def test_the_admin_client_cannot_write_unreadable_records(
     data_dir: Path, name: str, key: bytes, value: bytes, codec: int
 ) -> None:
     with emulator_on(data_dir) as emulator, Wire(emulator.bootstrap_servers) as wire:

@@ -30,7 +30,7 @@ def patterns() -> st.SearchStrategy[str]:
 
 @settings(max_examples=examples(500), deadline=None, derandomize=True, database=None)
 @given(patterns(), st.text("ab.1-", max_size=6))
-def test_it_matches_as_python_does(pattern: str, text: str) -> None:
+def test_a_pattern_matches_as_in_python(pattern: str, text: str) -> None:
     try:
         expected = re.compile(pattern.replace("$", r"\Z")).fullmatch(text) is not None
     except re.error:  # a suffix behind one of another part, a*{2} and the like
@@ -122,14 +122,14 @@ def test_the_syntax_of_re2j(pattern: str, matching: str, other: str) -> None:
         ("(?P<n>a)(?<n>b)", "duplicate capture group name"),
     ],
 )
-def test_what_re2j_refuses_is_refused_in_its_words(pattern: str, complaint: str) -> None:
+def test_patterns_refused_by_re2j_are_refused_in_its_words(pattern: str, complaint: str) -> None:
     with pytest.raises(PatternError) as refused:
         LinearPattern(pattern)
     assert str(refused.value) == complaint
 
 
 @pytest.mark.parametrize("pattern", [r"\\C", r"\Q\C\E", "[{*]", r"\Q(?P<n>(?P<n>", r"\p{Lu}{2}", r"\x{70}*", "a{02}"])
-def test_what_only_looks_like_a_mistake(pattern: str) -> None:
+def test_unusual_but_valid_patterns_are_accepted(pattern: str) -> None:
     LinearPattern(pattern)
 
 

@@ -92,7 +92,7 @@ def test_transactions(emulator: Emulator, client: RawClient) -> None:
     assert emulator.metrics().nodes[0].verification_failures - before.verification_failures == 1
 
 
-def test_what_is_not_there(emulator: Emulator) -> None:
+def test_metrics_of_an_unknown_partition_raise_key_error(emulator: Emulator) -> None:
     with pytest.raises(KeyError, match="no node had requests of EndTxnn"):
         emulator.metrics().api("EndTxnn")
     with pytest.raises(KeyError, match="t-9"):
@@ -138,7 +138,7 @@ def snapshot(emulator: Emulator) -> MetricsSnapshot:
     return emulator.metrics()
 
 
-def test_prometheus_reads_all_of_it(snapshot: MetricsSnapshot) -> None:
+def test_prometheus_parses_all_metrics(snapshot: MetricsSnapshot) -> None:
     text = render_prometheus(snapshot)
     families = {family.name: family for family in prometheus_parser.text_string_to_metric_families(text)}
     assert text.count("# TYPE ") == len(families)

@@ -20,6 +20,6 @@ def test_no_other_name_can() -> None:
         package.Emulators  # noqa: B018
 
 
-def test_the_command_line_decides_what_is_loaded_before_the_emulator_is() -> None:
+def test_the_command_line_is_parsed_before_the_emulator_is_loaded() -> None:
     loaded = "import dualwrite.broker_emulator, sys; print({'kio.static', 'asyncio'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True).strip() == "set()"

@@ -33,7 +33,7 @@ def test_each_row_has_a_value_in_each_profile_and_a_source() -> None:
 
 
 @pytest.mark.parametrize("profile", PULL_REQUESTS)
-def test_a_pull_request_differs_from_the_release_where_its_row_names_it(profile: Profile) -> None:
+def test_a_pull_request_differs_from_the_release_only_where_its_row_names_the_difference(profile: Profile) -> None:
     number = f"#{profile.rpartition('-')[2]}"
     for name, row in rows():
         assert row.values[profile] == row.values[Profile.KAFKA_4_4] or number in row.source, name

@@ -26,9 +26,7 @@ from tests.support.conditions import until
         ),
     ],
 )
-def test_what_was_acknowledged_survives_being_killed_exactly_once(
-    tmp_path: Path, fsync: str, nodes: int, kills: int
-) -> None:
+def test_acknowledged_records_survive_a_kill_exactly_once(tmp_path: Path, fsync: str, nodes: int, kills: int) -> None:
     random = Random(f"{fsync} {nodes}")
     broker = KillableBroker(tmp_path / "data", fsync, nodes).start()
     work = Work(broker)
@@ -67,7 +65,7 @@ def _states(broker: KillableBroker) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_what_was_prepared_before_the_kill_is_completed_after_the_restart(
+def test_a_transaction_prepared_before_the_kill_is_completed_after_the_restart(
     broker: KillableBroker, is_committed: bool
 ) -> None:
     producer = make_producer(broker, "writer")

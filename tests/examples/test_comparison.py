@@ -47,7 +47,7 @@ def test_keys_may_be_in_different_partitions_and_are_ordered_by_offset() -> None
         (records_of(), {"lost": 5}),
     ],
 )
-def test_what_happened_to_records_is_told(records: list[TopicRecord], expected: dict[str, int]) -> None:
+def test_duplicates_losses_and_reordering_are_counted(records: list[TopicRecord], expected: dict[str, int]) -> None:
     comparison = compare(ROWS, records, events=5)
     assert counts(comparison) == expected
     assert comparison.divergences == sum(expected.values())

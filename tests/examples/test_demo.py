@@ -40,7 +40,9 @@ def cells(output: str, row: str) -> list[str]:
     return [cell.strip() for cell in line.strip(" │").split("│")[1:]]
 
 
-def test_both_sides_agree_after_every_kill_and_the_naive_ones_do_not(postgres_server: PostgresServer) -> None:
+def test_both_sides_agree_after_every_kill_and_those_of_the_naive_writer_do_not(
+    postgres_server: PostgresServer,
+) -> None:
     done = run_demo(postgres_server, "--rows", "600", "--kills", "4", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert cells(done.stdout, "rows in the table") == ["600", "600"]
@@ -106,7 +108,7 @@ def test_own_events_are_taken(postgres_server: PostgresServer, emulator: Emulato
         (("--bootstrap-servers", "127.0.0.1:1"), "no broker responds at 127.0.0.1:1: "),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line_and_gives_exit_status_2(
+def test_an_impossible_run_is_refused_in_one_line_with_exit_status_2(
     postgres_server: PostgresServer,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -134,7 +136,7 @@ def test_a_small_input_has_as_many_kills_as_there_is_room_for(postgres_server: P
     assert "To repeat the same kills: --seed 1" in done.stdout
 
 
-def test_without_kills_nothing_is_said_of_them(postgres_server: PostgresServer) -> None:
+def test_without_kills_no_kills_are_reported(postgres_server: PostgresServer) -> None:
     done = run_demo(postgres_server, "--rows", "4", "--kills", "0", "--no-naive")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "compared at the end" in done.stdout

@@ -14,11 +14,11 @@ def shop(postgres_server: PostgresServer, emulator: Emulator) -> Shop:
     return Shop(postgres_server, emulator)
 
 
-def test_its_own_tests_pass(shop: Shop) -> None:
+def test_the_tests_of_the_shop_pass(shop: Shop) -> None:
     assert "Ran 5 tests" in shop.done("test")
 
 
-def test_its_commands(shop: Shop) -> None:
+def test_the_commands_of_the_shop_run(shop: Shop) -> None:
     assert "no issues" in shop.done("check")
     assert "No changes detected" in shop.done("makemigrations", "--check")
     shop.done("migrate")

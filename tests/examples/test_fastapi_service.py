@@ -75,7 +75,7 @@ def test_an_order_is_in_the_table_and_in_the_topic_once(database_url: str, kafka
     assert Counter(read_topic(kafka.bootstrap_servers, TOPIC)) == Counter(table(database_url))
 
 
-def test_the_health_tells_what_is_in_doubt(database_url: str, kafka: Emulator) -> None:
+def test_the_health_page_shows_transactions_in_doubt(database_url: str, kafka: Emulator) -> None:
     """Kafka refuses to commit a decided dual write; the service goes on, and so does recovery."""
 
     async def use(client: httpx.AsyncClient) -> None:
@@ -93,7 +93,7 @@ def test_the_health_tells_what_is_in_doubt(database_url: str, kafka: Emulator) -
     assert read_topic(kafka.bootstrap_servers, TOPIC) == table(database_url) == [("1", "lamp")]
 
 
-def test_it_is_ready_while_orders_would_be_taken(database_url: str, kafka: Emulator) -> None:
+def test_the_service_is_ready_while_orders_would_be_taken(database_url: str, kafka: Emulator) -> None:
     async def use(client: httpx.AsyncClient) -> None:
         assert (await client.get("/live")).json() == {"status": "ok"}
         assert (await client.put("/orders/1", json={"item": "lamp"})).status_code == 201

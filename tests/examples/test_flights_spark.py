@@ -69,7 +69,7 @@ def totals() -> dict[str, Total]:
     return found
 
 
-def test_what_agrees_has_no_divergence() -> None:
+def test_equal_sides_have_no_divergence() -> None:
     verdict = judge(EVENTS, ROWS, RECORDS, totals())
     assert (verdict.divergences, verdict.rows, verdict.records, verdict.examples(3)) == (0, 10, 10, [])
 
@@ -165,7 +165,7 @@ def test_an_application_that_fails_is_told_with_its_last_words(
         run(engine, [Life(1, None)], tmp_path)
 
 
-def test_a_kill_takes_what_the_application_has_started_with_it(
+def test_a_kill_ends_the_processes_started_by_the_application(
     engine: sa.Engine, instead: Start, tmp_path: Path
 ) -> None:
     script = "import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"

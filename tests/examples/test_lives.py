@@ -63,7 +63,9 @@ _TOO_LARGE = {Method.DUAL_WRITE: "more than max.request.size", Method.NAIVE: "Me
 
 
 @pytest.mark.parametrize("method", list(Method))
-def test_what_kafka_refuses_is_told_in_one_line(job: Job, tmp_path: Path, emulator: Emulator, method: Method) -> None:
+def test_a_refusal_by_kafka_is_reported_in_one_line(
+    job: Job, tmp_path: Path, emulator: Emulator, method: Method
+) -> None:
     emulator.create_topic("large")
     write_event_file(iter([Event(0, "k", "{}"), Event(1, "k", "x" * 2_000_000)]), Path(job.event_file))
     large = replace(job, method=method, bootstrap_servers=emulator.bootstrap_servers, topic="large")

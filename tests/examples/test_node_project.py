@@ -99,7 +99,7 @@ def test_the_suite_of_the_page(npm: str, tmp_path: Path) -> None:
     assert "# pass 1\n" in said
 
 
-def test_its_types_are_those_of_a_suite_in_typescript(npm: str, tmp_path: Path) -> None:
+def test_the_type_declarations_match_a_suite_in_typescript(npm: str, tmp_path: Path) -> None:
     """The declarations are sound, a suite that uses each call passes the strictest checks, and a typo does not."""
     (tmp_path / "package.json").write_text('{"name": "typed", "private": true, "type": "module"}')
     install(npm, "typescript@5.9.3", "@types/node@20", directory=tmp_path)

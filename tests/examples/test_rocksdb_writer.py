@@ -115,7 +115,7 @@ def test_another_writer_of_the_process_waits_its_turn(scenario: KeyValueScenario
     scenario.assert_both_sides_agree()
 
 
-def test_what_a_block_deletes_and_puts_elsewhere(store: RocksDbStore, scenario: KeyValueScenario) -> None:
+def test_a_block_deletes_a_key_and_puts_another(store: RocksDbStore, scenario: KeyValueScenario) -> None:
     store.db["old"] = "value"
     elsewhere = store.db.create_column_family("elsewhere")
     with scenario.writer() as writer, writer.transaction() as tx:

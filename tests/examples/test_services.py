@@ -37,7 +37,7 @@ def engine(postgres: PostgresDatabase) -> sa.Engine:
         ("leaving_outbox", "1 record of the outbox was left to publish; the table can be dropped\n"),
     ],
 )
-def test_it_runs(postgres: PostgresDatabase, module: str, said: str) -> None:
+def test_the_example_runs(postgres: PostgresDatabase, module: str, said: str) -> None:
     environment = {**os.environ, URL_VARIABLE: postgres.url.render_as_string(hide_password=False)}
     command = [sys.executable, "-m", f"examples.{module}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

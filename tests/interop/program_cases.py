@@ -104,7 +104,7 @@ class RecordPrograms:
         wire.wait_for_coordinator(group, GROUP)
         assert run("members", topic=shared, group=group, partitions=4) == [2, 2]
 
-    def test_reads_what_was_committed(
+    def test_reads_committed_records_only(
         self, run: Run, wire: Wire, topic: str, transactional_id: str, group: str
     ) -> None:
         write_committed_and_aborted(wire, topic, transactional_id)

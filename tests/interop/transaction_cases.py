@@ -167,7 +167,7 @@ class TransactionCases:
         assert scene.wire.describe(scene.transactional_id).state == "CompleteAbort"
         assert scene.read() == []
 
-    def test_reads_what_another_client_wrote(self, scene: Scene) -> None:
+    def test_reads_the_records_of_another_client(self, scene: Scene) -> None:
         writers: tuple[ForeignClient, ...] = (Confluent(), Aiokafka(), KafkaPython())
         for number, writer in enumerate(writers):
             producer = writer.producer(scene.servers, f"{scene.transactional_id}-{number}")

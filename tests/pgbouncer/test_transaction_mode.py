@@ -48,7 +48,7 @@ def test_both_sides_agree_after_every_cut(pooler: PgBouncer, direct: sa.Engine, 
     assert load.tally.rows > 0
 
 
-def test_what_goes_on_beside_blocks_prepares_nothing(pooler: PgBouncer) -> None:
+def test_background_work_beside_blocks_prepares_no_statements(pooler: PgBouncer) -> None:
     engine = background_engine(sa.create_engine(pooler.url))
     with engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
@@ -62,7 +62,7 @@ def _pooler_check(url: sa.URL) -> Check:
     return found
 
 
-def test_doctor_says_what_transaction_mode_needs(pooler: PgBouncer, direct: sa.Engine) -> None:
+def test_doctor_names_the_needs_of_transaction_mode(pooler: PgBouncer, direct: sa.Engine) -> None:
     found = _pooler_check(pooler.url)
     assert found.verdict is Verdict.WARN
     assert found.remedy is not None

@@ -126,7 +126,7 @@ async def test_the_outcome_of_a_record_without_waiting(emulator: Emulator) -> No
         assert future.outcome() == await future
 
 
-async def test_what_is_not_a_record_is_refused_at_once(emulator: Emulator) -> None:
+async def test_an_invalid_record_is_refused_at_once(emulator: Emulator) -> None:
     async with make(emulator, None) as producer:
         with pytest.raises(InvalidRecordError, match="not sent"):
             await producer.send("orders", "a", partition=-1)
@@ -188,7 +188,7 @@ def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_child_of_a_fork_cannot_use_it(emulator: Emulator) -> None:
+def test_a_forked_child_cannot_use_the_producer(emulator: Emulator) -> None:
     async def main() -> int:
         async with make(emulator) as producer:
             await producer.init_transactions()
@@ -209,7 +209,7 @@ def test_a_child_of_a_fork_cannot_use_it(emulator: Emulator) -> None:
         assert asyncio.run(main()) == 0
 
 
-async def test_one_that_was_not_closed_warns_and_lets_go(emulator: Emulator) -> None:
+async def test_an_unclosed_producer_warns_and_frees_its_connections(emulator: Emulator) -> None:
     producers = [make(emulator)]
     await producers[0].init_transactions()
     with pytest.warns(ResourceWarning, match="was not closed"):
@@ -267,7 +267,7 @@ def test_a_commit_that_says_so_is_aborted(emulator: Emulator, read_committed: Re
     assert read_committed() == []
 
 
-def test_what_may_be_decided_is_left_alone(emulator: Emulator, read_committed: ReadCommitted) -> None:
+def test_a_transaction_that_may_be_decided_is_left_alone(emulator: Emulator, read_committed: ReadCommitted) -> None:
     async def main() -> None:
         async with make(emulator) as producer:
             await producer.init_transactions()

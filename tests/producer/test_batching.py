@@ -22,7 +22,7 @@ def test_a_full_batch_does_not_linger(make_producer: MakeProducer) -> None:
     assert futures[3].result(0).offset == 3
 
 
-def test_what_does_not_fill_a_batch_lingers_and_no_longer(make_producer: MakeProducer) -> None:
+def test_a_batch_that_is_not_full_lingers_and_no_longer(make_producer: MakeProducer) -> None:
     producer = make_producer(None, linger_ms=150)
     producer.send("orders", b"warm").result(60)
     began = time.monotonic()

@@ -19,7 +19,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 @pytest.mark.parametrize(
     ("name", "level"), [*((name, None) for name in CODECS), ("gzip", 1), ("lz4", 12), ("zstd", 19), ("zstd", -5)]
 )
-def test_librdkafka_reads_what_was_compressed(
+def test_librdkafka_reads_compressed_records(
     emulator: Emulator, make_producer: MakeProducer, name: str, level: int | None
 ) -> None:
     producer = make_producer(compression_type=name, compression_level=level, two_phase_commit=False)

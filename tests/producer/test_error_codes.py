@@ -210,7 +210,7 @@ def test_a_commit_that_took_effect_is_never_said_to_have_failed(world: World, ap
 
 
 @pytest.mark.parametrize("world", list(map(on_profile, PROFILES)), indirect=True)
-def test_a_takeover_between_a_commit_and_the_question_what_became_of_it(world: World) -> None:
+def test_a_takeover_between_a_commit_and_its_description(world: World) -> None:
     producer = world.ready()
     world.fault("EndTxn", DropReply())
     held = world.fault("EndTxn", Hold())

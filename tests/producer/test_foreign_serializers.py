@@ -83,7 +83,7 @@ def test_the_record_is_confluents(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_confluents_deserializer_reads_it(
+def test_confluents_deserializer_reads_the_value(
     registry: Emulator, client: SchemaRegistryClient, topic: str, kind: str
 ) -> None:
     with Producer(bootstrap_servers=registry.bootstrap_servers, value_serializer=serializer(kind, client)) as producer:
@@ -113,7 +113,7 @@ def test_send_batch_has_the_context_too(registry: Emulator, client: SchemaRegist
     assert len(registry.records(topic)) == 2
 
 
-def test_a_dual_write_and_what_rolls_back(
+def test_a_dual_write_and_a_rolled_back_one(
     registry: Emulator, client: SchemaRegistryClient, topic: str, tmp_path: Path
 ) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")

@@ -109,7 +109,7 @@ def test_a_producer_whose_id_was_taken_over_leaves_it_alone(site: Site) -> None:
 
 
 @on_version_1
-def test_what_a_late_request_has_opened_is_ended_by_its_own_producer(site: Site) -> None:
+def test_a_transaction_opened_by_a_late_request_is_ended_by_its_own_producer(site: Site) -> None:
     """No InitProducerId ends it, which would fence the producer; nor does it stay open before readers."""
     with closing(site.producer()) as producer:
         late = site.proxy.catch(ADD_PARTITIONS, site.transactional_id, Fate.HELD)
@@ -125,7 +125,7 @@ def test_what_a_late_request_has_opened_is_ended_by_its_own_producer(site: Site)
 
 
 @on_version_1
-def test_what_was_answered_needs_no_other_epoch(site: Site) -> None:
+def test_after_a_response_no_new_epoch_is_needed(site: Site) -> None:
     with closing(site.producer()) as producer:
         site.write(producer, b"first")
         producer.commit()

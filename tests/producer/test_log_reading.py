@@ -135,7 +135,7 @@ def test_a_manifest_is_of_one_transaction_only(world: World) -> None:
     assert prepared(producer).partitions == (PartitionManifest("orders", 0, 0, 0, 1),)
 
 
-def test_what_another_process_prepared_has_no_manifest_here(world: World) -> None:
+def test_a_transaction_prepared_by_another_process_has_no_manifest_here(world: World) -> None:
     world.prepared(b"a")
     assert world.recovering().manifest is None
 
@@ -385,7 +385,7 @@ def test_reading_needs_the_right_to_read() -> None:
 # ---- records, byte for byte ---------------------------------------------------------------------------------------
 
 
-def test_the_broker_s_timestamps_where_the_topic_has_them(world: World) -> None:
+def test_log_append_time_is_read_from_the_broker(world: World) -> None:
     world.emulator.set_config({"message.timestamp.type": "LogAppendTime"}, topic="orders")
     manifest = world.prepared(b"a", timestamp_ms=1)
     world.abort_by_operator()

@@ -38,7 +38,7 @@ def test_each_change_of_state_is_a_line(
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_makes_it_unusable_is_seen_without_debug(
+def test_the_error_that_makes_a_producer_unusable_is_logged_without_debug(
     emulator: Emulator, make_producer: MakeProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "dualwrite")

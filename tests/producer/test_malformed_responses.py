@@ -141,9 +141,7 @@ def test_a_producer_goes_on_after_one(
 
 
 @pytest.mark.parametrize("api", OF_PRODUCERS, ids=lambda api: api.kafka_name)
-def test_what_a_producer_tells_where_it_never_gets_another(
-    make_producer: MakeProducer, spoiler: Spoiler, api: Api
-) -> None:
+def test_a_producer_reports_malformed_responses(make_producer: MakeProducer, spoiler: Spoiler, api: Api) -> None:
     producer = make_producer(max_block_ms=1_500, delivery_timeout_ms=2_000, request_timeout_ms=1_000)
     spoiler.always(api, SPOILT["half of it"])
     with pytest.raises(DualWriteError) as raised:
@@ -160,7 +158,7 @@ def test_what_a_producer_tells_where_it_never_gets_another(
 
 @pytest.mark.parametrize("api", OF_ADMINS, ids=lambda api: api.kafka_name)
 @pytest.mark.parametrize("how", _first(["half of it", "nothing", "the longest lengths", "lengths without an end"], 1))
-def test_what_an_admin_client_tells(
+def test_an_admin_client_reports_malformed_responses(
     make_producer: MakeProducer, emulator: Emulator, spoiler: Spoiler, api: Api, how: str
 ) -> None:
     make_producer().init_transactions()
@@ -202,7 +200,7 @@ def test_malformed_responses_to_an_asynchronous_producer(emulator: Emulator, spo
 
 
 @pytest.mark.parametrize("how", _first(["the longest lengths", "negative lengths", "lengths without an end"], 1))
-def test_memory_is_bounded_by_what_has_come(make_producer: MakeProducer, spoiler: Spoiler, how: str) -> None:
+def test_memory_is_bounded_by_the_bytes_received(make_producer: MakeProducer, spoiler: Spoiler, how: str) -> None:
     producer = make_producer(max_block_ms=300, delivery_timeout_ms=400, request_timeout_ms=100)
     spoiler.at_random(Random(how))
     tracemalloc.start()

@@ -136,7 +136,7 @@ writer.close()
 
 
 @LIBRARIES
-def test_what_was_made_before_does_nothing_once_threads_are_greenlets(tmp_path: Path, library: str, patch: str) -> None:
+def test_an_older_producer_does_nothing_once_threads_are_greenlets(tmp_path: Path, library: str, patch: str) -> None:
     url = f"sqlite:///{tmp_path / 'database'}"
     with Emulator(topics={"t": 1}) as emulator:
         ran = run(LATER.format(patch=patch.format(""), servers=emulator.bootstrap_servers, url=url))

@@ -128,9 +128,7 @@ MOVES = [
 @EACH
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: move.__name__)
 @pytest.mark.parametrize("when", ["between", "inside"])
-def test_what_moves_between_and_inside_of_transactions(
-    cluster: World, move: Callable[[World], None], when: str
-) -> None:
+def test_every_move_between_and_inside_transactions(cluster: World, move: Callable[[World], None], when: str) -> None:
     producer = cluster.ready()
     cluster.run(producer, "before")
     if when == "between":

@@ -97,7 +97,7 @@ def test_one_wrong_record_and_nothing_is_sent(
 
 
 @pytest.mark.parametrize("records", [b"bytes", "text", {"value": b"x"}, 5, None])
-def test_what_is_no_batch_is_refused(make_producer: MakeProducer, records: Any) -> None:
+def test_an_invalid_batch_is_refused(make_producer: MakeProducer, records: Any) -> None:
     with pytest.raises(InvalidRecordError, match="an iterable of records or an Arrow table, not"):
         make_producer(None).send_batch("orders", records)
 
@@ -127,7 +127,7 @@ def test_a_full_buffer_says_how_much_was_accepted(emulator: Emulator, make_produ
 
 
 @pytest.mark.parametrize("arrow", [False, True])
-def test_more_than_the_memory_goes_through_it(
+def test_a_batch_larger_than_the_memory_is_sent(
     make_producer: MakeProducer, read_committed: ReadCommitted, arrow: bool
 ) -> None:
     producer = make_producer(buffer_memory=3000, batch_size=1000)

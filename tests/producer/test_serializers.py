@@ -40,7 +40,7 @@ def test_an_object_may_add_headers(emulator: Emulator, make_producer: MakeProduc
 
 
 @pytest.mark.parametrize("what", ["key", "value"])
-def test_what_a_serializer_raises_is_the_cause(make_producer: MakeProducer, what: str) -> None:
+def test_an_error_of_a_serializer_is_the_cause(make_producer: MakeProducer, what: str) -> None:
     producer = make_producer(None, **{f"{what}_serializer": lambda value: 1 // value})
     with pytest.raises(InvalidRecordError, match=f"the {what} serializer failed on int .*was not sent") as caught:
         given: dict[str, Any] = {what: 0}
@@ -58,7 +58,7 @@ def test_a_serializer_gives_bytes(make_producer: MakeProducer) -> None:
 @pytest.mark.parametrize(
     ("value", "error"), [(math.nan, ValueError), (math.inf, ValueError), (object(), TypeError), (b"bytes", TypeError)]
 )
-def test_json_takes_what_is_json(value: object, error: type[Exception]) -> None:
+def test_json_accepts_json_values_only(value: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         serializers.json(value)
 

@@ -47,7 +47,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_PATIENCE_MS", 60_000.0)
 
 
-def test_idle_producers_share_one_connection_which_goes_with_the_last_of_them(
+def test_idle_producers_share_one_connection_until_the_last_is_closed(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     producers = ready(make_producer, *(f"p-{i}" for i in range(10)))
@@ -183,7 +183,7 @@ def test_no_more_connections_than_set(make_producer: MakeProducer, emulator: Emu
     assert broken(emulator) == 3
 
 
-def test_one_that_goes_while_another_waits_takes_nothing_along(
+def test_a_producer_closed_while_another_waits_does_not_disturb_it(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     going, staying = ready(make_producer, "going", "staying", connections_max_per_node=1)

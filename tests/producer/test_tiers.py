@@ -169,7 +169,7 @@ def test_the_same_process_prepares_and_completes(world: World) -> None:
 
 @every_tier
 @pytest.mark.parametrize("decided", [True, False])
-def test_another_process_completes_by_what_was_stored(world: World, decided: bool) -> None:
+def test_another_process_completes_by_the_stored_state(world: World, decided: bool) -> None:
     old = world.commit(world.ready(), "old")
     state = world.prepare(world.ready(), "v")
     recovering = world.recovering()
@@ -184,7 +184,7 @@ def test_another_process_completes_by_what_was_stored(world: World, decided: boo
 
 @every_tier
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_what_was_found_can_be_ended_by_name(world: World, end: str) -> None:
+def test_a_transaction_that_was_found_can_be_ended_by_name(world: World, end: str) -> None:
     world.prepared()
     recovering = world.recovering()
     if end == "commit":
@@ -234,7 +234,7 @@ def test_initialising_with_keep_changes_nothing(world: World) -> None:
 
 
 @every_tier
-def test_a_producer_that_does_not_keep_the_prepared_transaction_aborts_it(world: World) -> None:
+def test_a_producer_without_keep_prepared_aborts_the_prepared_transaction(world: World) -> None:
     world.prepared()
     world.commit(world.ready(), "after")
     assert world.committed() == ["after"]
@@ -340,7 +340,7 @@ def facts(error: PreparedTransactionLost) -> tuple[str, str, str, int, int]:
 
 
 @bounded
-def test_what_the_broker_aborted_is_lost_and_stays_so(world: World) -> None:
+def test_a_transaction_aborted_by_the_broker_is_lost_and_stays_lost(world: World) -> None:
     state = world.prepared()
     world.abort_by_timeout()
     for _ in range(3):
@@ -372,7 +372,7 @@ def test_the_living_owner_learns_that_it_is_lost(world: World) -> None:
 
 
 @bounded
-def test_it_is_lost_between_description_and_commit(world: World) -> None:
+def test_a_transaction_is_lost_between_description_and_commit(world: World) -> None:
     state = world.prepared()
     recovering = world.recovering()
     world.abort_by_timeout()
@@ -381,7 +381,7 @@ def test_it_is_lost_between_description_and_commit(world: World) -> None:
 
 
 @bounded
-def test_what_was_not_decided_may_be_aborted_by_the_broker(world: World) -> None:
+def test_the_broker_may_abort_an_undecided_transaction(world: World) -> None:
     old = world.commit(world.ready(), "old")
     world.prepare(world.ready(), "undecided")
     world.abort_by_timeout()
@@ -515,7 +515,7 @@ def test_a_loss_is_seen_after_the_version_has_changed() -> None:
                 world.recovering().complete_transaction(state)
 
 
-def test_a_downgrade_below_what_was_accepted_stops_the_next_transaction() -> None:
+def test_a_downgrade_below_the_accepted_tier_stops_the_next_transaction() -> None:
     with world_of(Tier.STORED_PAIR) as world:
         producer = world.ready(accept_bounded_guarantee=False, metadata_max_age_ms=1)
         world.emulator.set_transaction_version(1)

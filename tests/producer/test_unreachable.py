@@ -115,7 +115,7 @@ def test_descriptions_of_topics(refusing: str) -> None:
         producer.close(timeout_s=0)
 
 
-def test_what_the_log_says_of_a_prepared_transaction(ready: ParticipantProducer, emulator: Emulator) -> None:
+def test_the_end_of_a_prepared_transaction_is_read_from_the_log(ready: ParticipantProducer, emulator: Emulator) -> None:
     """The caller holds the lock of a row meanwhile."""
     ready.begin_transaction()
     ready.send("orders", b"v")
@@ -190,7 +190,7 @@ def test_connections_that_break_between_calls(
     assert read_committed() == [b"1", b"2"]
 
 
-def test_one_of_three_is_enough() -> None:
+def test_one_reachable_node_of_three_is_enough() -> None:
     """Neither elections nor nodes that are down count, as long as one node can be reached."""
     with (
         Emulator(nodes=3, topics={"orders": 3}) as emulator,

@@ -37,7 +37,7 @@ def test_an_abort_of_the_offsets_goes_unnoticed() -> None:
     assert found.wrong == "{('a', 1)} are committed, and not visible"
 
 
-def test_an_old_group_coordinator_forgets_what_is_pending() -> None:
+def test_an_old_group_coordinator_forgets_pending_offsets() -> None:
     """docs/internals/late-requests.md: the group coordinator of Kafka 3.9 and older."""
     found = search(OLD_GROUPS, Budget(losses=1), Shape(has_offsets=True))
     assert found.wrong == "{('a', 2)} are committed, and not visible"

@@ -159,7 +159,7 @@ def test_an_outcome_is_not_known_any_more_after_an_hour() -> None:
     assert_reached(OutboxSpace(1, Budget(losses=1, hours=1), _TWO), is_unknown)
 
 
-def test_what_the_broker_has_aborted_is_published_from_the_rows_that_were_kept() -> None:
+def test_records_aborted_by_the_broker_are_published_from_the_kept_rows() -> None:
     def is_again(rules: OutboxRules, world: World) -> bool:
         (log,) = world.kafka.logs
         times = sum(isinstance(entry, Batch) and b"a1" in entry.records for entry in log)

@@ -28,5 +28,5 @@ def test_a_raised_epoch_is_not_that_of_a_successor() -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("tier", PROFILES)
-def test_what_one_producer_aborts_no_other_commits(tier: int) -> None:
+def test_no_producer_commits_a_transaction_aborted_by_another(tier: int) -> None:
     assert_nothing_wrong(tier, ("abort", "abort", "commit"), ("commit", "commit"))

@@ -63,7 +63,7 @@ def ends(rules: Rules, graph: Graph) -> set[Any]:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=_name)
-def test_both_come_to_the_same_ends(setting: Setting, rules_of: RulesOf) -> None:
+def test_both_searches_reach_the_same_ends(setting: Setting, rules_of: RulesOf) -> None:
     full, reduced = rules_of(setting, Rules), rules_of(setting, Reduced)
     every, fewer = Graph(full, setting.budget), Graph(reduced, setting.budget)
     assert len(fewer.worlds) < len(every.worlds)
@@ -71,7 +71,7 @@ def test_both_come_to_the_same_ends(setting: Setting, rules_of: RulesOf) -> None
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=_name)
-def test_what_is_dead_stays_dead_and_changes_nothing(setting: Setting, rules_of: RulesOf) -> None:
+def test_dead_states_stay_dead_and_change_nothing(setting: Setting, rules_of: RulesOf) -> None:
     rules = rules_of(setting, Rules)
     graph = Graph(rules, setting.budget)
     requests = {request for world in graph.worlds for request in world.late}
@@ -92,7 +92,7 @@ def test_every_state_comes_to_rest_without_another_fault(setting: Setting, rules
     assert not graph.has_cycle()
 
 
-def test_the_lean_search_visits_what_the_plain_one_visits(rules_of: RulesOf) -> None:
+def test_the_lean_search_visits_the_states_of_the_plain_one(rules_of: RulesOf) -> None:
     setting = SETTINGS[0]
     graph = Graph(rules_of(setting, Rules), setting.budget)
     found = Explorer(rules_of(setting, Rules), setting.budget).search()
@@ -144,7 +144,7 @@ PLANTED: Final[dict[str, tuple[Setting, type, str, object]]] = {
 
 @pytest.mark.parametrize("kind", [Rules, Reduced])
 @pytest.mark.parametrize("planted", PLANTED)
-def test_both_find_what_is_planted(
+def test_both_searches_find_a_planted_bug(
     planted: str, kind: type[Rules], rules_of: RulesOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, owner, name, mistake = PLANTED[planted]

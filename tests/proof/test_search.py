@@ -27,7 +27,7 @@ def total_after(*found: Found, wanted: int = 200) -> Total:
     return total
 
 
-def test_it_goes_on_until_there_are_states_enough() -> None:
+def test_the_search_continues_until_it_has_enough_states() -> None:
     assert total_after(COMPLETE).next() == SPACES[1]
     assert total_after(COMPLETE, COMPLETE).next() is None
 

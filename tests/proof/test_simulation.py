@@ -85,7 +85,7 @@ def test_nothing_goes_wrong_for_long(kind: Kind, part: int) -> None:
     assert _failures(range(first, first + size), kind) == {}
 
 
-def test_what_failed_once_does_not_fail_again() -> None:
+def test_histories_that_failed_once_do_not_fail_again() -> None:
     assert _failures(FAILED_ONCE) == {}
     assert _failures(WAYS_FAILED_ONCE, "ways") == {}
     assert _failures(HANGING_FAILED_ONCE, "hanging") == {}

@@ -50,7 +50,7 @@ def endings(rules: Rules, worlds: dict[int, Any], key: Callable[[World], int]) -
     return {key(world) for world in worlds.values() if rules.is_at_rest(world)}
 
 
-def test_what_is_not_alike_is_not_merged() -> None:
+def test_unlike_states_are_not_merged() -> None:
     rules = Rules(PROFILES[1], ((b"a1", b"a2"), (b"b1",)), ())
     world = rules.start(Budget())
     assert Symmetry(rules.programs, ((b"a1", b"a2"), (b"b1",))).key(world) == hash(world)

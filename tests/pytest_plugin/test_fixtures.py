@@ -127,7 +127,7 @@ def test_none_is_left(kafka_emulator, kafka_faults):
     result.assert_outcomes(passed=2)
 
 
-def test_a_broker_that_is_killed_has_what_it_acknowledged(pytester: pytest.Pytester) -> None:
+def test_a_killed_broker_keeps_acknowledged_records(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """

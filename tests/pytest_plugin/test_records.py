@@ -59,7 +59,7 @@ def test_open_and_aborted_transactions_are_seen_as_by_consumers(emulator: Emulat
     assert [record.value for record in emulator.records("t")] == [b"0", b"2", b"late", b"0", b"2"]
 
 
-def test_what_is_not_replicated_is_not_shown(emulator: Emulator) -> None:
+def test_unreplicated_records_are_not_shown(emulator: Emulator) -> None:
     emulator.create_topic("t")
     held = emulator.hold_replication("t")
     producer = producer_of(emulator, acks=1)
@@ -87,7 +87,7 @@ def test_deleted_records_are_not_shown(emulator: Emulator) -> None:
     assert [record.value for record in emulator.records("t")] == [b"2"]  # of the same batch
 
 
-def test_without_the_codec_it_is_said_what_is_missing(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_codec_the_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = producer_of(emulator, **{"compression.type": "zstd"})
     producer.produce("t", "1" * 1000)
     assert producer.flush(30) == 0
@@ -98,7 +98,7 @@ def test_without_the_codec_it_is_said_what_is_missing(emulator: Emulator, monkey
         emulator.records("t")
 
 
-def test_what_does_not_decompress_is_an_error() -> None:
+def test_undecompressable_records_are_an_error() -> None:
     batch = bytearray(build_batch([(b"k", b"v")], timestamp_ms=0))
     batch[22] |= 4  # zstd, it says
     assert parse_header(bytes(batch)).compression == 4

@@ -9,7 +9,7 @@ from tests.pytest_plugin.test_fixtures import run
 pytest_plugins = ("pytester",)
 
 
-def test_tests_of_a_session_share_a_broker_and_see_nothing_of_each_other(pytester: pytest.Pytester) -> None:
+def test_tests_of_a_session_share_a_broker_and_do_not_see_each_others_records(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
 import pytest

@@ -76,7 +76,9 @@ async def test_a_block_that_is_left_to_the_garbage_collector_is_rolled_back(
 # ---- misuse -----------------------------------------------------------------------------------------------------
 
 
-async def test_what_no_dual_write_can_run_on(awaited: AwaitedScenario, tmp_path: Path, writer: AsyncDualWriter) -> None:
+async def test_unusable_connections_are_refused(
+    awaited: AwaitedScenario, tmp_path: Path, writer: AsyncDualWriter
+) -> None:
     other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
     await writer.recover()
     async with AsyncSession(awaited.engine) as session, session.begin_nested():
@@ -118,9 +120,7 @@ async def test_a_timeout_around_a_block(awaited: AwaitedScenario, writer: AsyncD
     awaited.assert_both_sides_agree()
 
 
-async def test_a_scope_of_anyio_which_cancels_whatever_is_awaited_in_it(
-    awaited: AwaitedScenario, writer: AsyncDualWriter
-) -> None:
+async def test_a_cancelled_anyio_scope(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
     with anyio.CancelScope() as scope:
         async with writer.transaction() as tx:
             await put(tx, awaited, 1)

@@ -634,7 +634,7 @@ async def test_a_swallowed_failure_in_the_middle_of_a_statement_ends_in_an_excep
     scenario.assert_both_sides_agree("2")
 
 
-async def test_what_is_unfinished_at_the_end(
+async def test_unfinished_calls_at_the_end_of_a_block_are_refused(
     scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
     raw = driver.unwrapped(connection)

@@ -168,7 +168,7 @@ def test_both_sides_agree_right_after_close(world: World, how: How) -> None:
 
 
 @each_pool_or_tier(*BOUNDED)
-def test_what_kafka_has_aborted_is_published_again(world: World, how: How) -> None:
+def test_records_aborted_by_kafka_are_published_again(world: World, how: How) -> None:
     face = pool_in_doubt(how, world)
     world.emulator.advance_clock(LONG_AFTER_MS)
     until(lambda: not any(each.state == "Ongoing" for each in world.emulator.transactions()))
@@ -380,7 +380,7 @@ def stopped_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     indirect=["stopped_early"],
 )
 @pytest.mark.usefixtures("stopped_early")
-def test_processes_of_one_block_complete_what_dead_ones_left(world: World, how: How) -> None:
+def test_processes_of_one_block_complete_transactions_of_dead_processes(world: World, how: How) -> None:
     """Each completes one."""
     die_in_doubt(world, how, 1, 2)
     expire_leases(world)

@@ -192,7 +192,7 @@ ORDER = pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "
 
 
 @ORDER
-def test_it_is_rolled_back_on_both_sides(site: Site, is_first: bool) -> None:
+def test_a_refused_block_is_rolled_back_on_both_sides(site: Site, is_first: bool) -> None:
     written = [0]
     with site.listened(site.writer(), is_first=is_first) as writer:
         assert site.write(writer, 0) is Outcome.COMMITTED
@@ -206,7 +206,7 @@ def test_it_is_rolled_back_on_both_sides(site: Site, is_first: bool) -> None:
 
 
 @ORDER
-def test_a_listener_that_undoes_nothing_has_no_part_in_it(site: Site, is_first: bool) -> None:
+def test_a_listener_that_undoes_nothing_has_no_influence(site: Site, is_first: bool) -> None:
     with site.listened(site.writer(), is_first=is_first) as writer:
         for number, sends in enumerate([(), ("SELECT 1",)], start=1):
             assert site.write(writer, number, sends) is Outcome.COMMITTED
@@ -354,7 +354,7 @@ def test_a_connection_that_was_detached_is_closed_with_its_transaction(
 
 
 @pytest.mark.parametrize("site", ["psycopg2", "pymysql", "sqlite"], indirect=True)
-def test_what_replaces_do_commit_does_not_go_unseen(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_replacing_do_commit_is_noticed(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """On PostgreSQL the state travels with COMMIT, so Kafka must not commit what it has not been told of."""
     with site.writer() as writer:
         assert site.write(writer, 1) is Outcome.COMMITTED

@@ -128,7 +128,7 @@ def test_the_state_and_commit_are_one_message(scenario: Scenario) -> None:
     assert len(writes) == 4  # BEGIN with the mark, the block's statement, the lock, and this message
 
 
-def test_nothing_is_written_before_it(scenario: Scenario, writer: DualWriter) -> None:
+def test_nothing_is_written_before_the_commit_message(scenario: Scenario, writer: DualWriter) -> None:
     before = scenario.row()
     seen: list[object] = []
     pause = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: seen.append(scenario.row()))
@@ -177,7 +177,7 @@ def test_a_transaction_that_a_hook_has_rolled_back(
 
 
 @pytest.mark.parametrize("text", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN"])
-def test_what_a_hook_has_committed_is_not_taken_for_the_decision(
+def test_a_commit_by_a_hook_is_not_taken_for_the_decision(
     scenario: Scenario, writer: DualWriter, write: Write, text: str
 ) -> None:
     """Its rows stay, without records, and the error says so; the state row names no transaction that Kafka aborts."""
@@ -291,7 +291,7 @@ def test_a_deferred_constraint_that_fails_in_commit(scenario: Scenario, writer: 
     assert_rolled_back(scenario, writer, write)
 
 
-def test_a_time_limit_that_ends_in_the_middle_of_it(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+def test_a_time_limit_that_ends_during_the_commit_message(scenario: Scenario, writer: DualWriter, write: Write) -> None:
     make_trigger(scenario, "kafka_transaction_state", "TRIGGER t AFTER UPDATE", "PERFORM pg_sleep(60); RETURN NULL;")
 
     def hook(connection: sa.Connection) -> None:
@@ -365,7 +365,7 @@ def test_statements_that_psycopg_is_still_to_deallocate(scenario: Scenario, writ
     scenario.assert_both_sides_agree("2")
 
 
-def test_a_connection_that_is_lost_before_it(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+def test_a_connection_lost_before_the_commit_message(scenario: Scenario, writer: DualWriter, write: Write) -> None:
     def hook(connection: sa.Connection) -> None:
         scenario.database.cut()
 

@@ -46,7 +46,7 @@ def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Site) -> 
     site.assert_carried("a", "b", "c", "d", "e")
 
 
-def test_what_raised_is_read_again(site: Site) -> None:
+def test_records_of_a_raising_handler_are_read_again(site: Site) -> None:
     site.fill("a", "b", "c")
     failures = ["its batch", "alone"]
 
@@ -73,7 +73,7 @@ def test_a_write_that_raised_after_its_decision_is_not_repeated(site: Site) -> N
     site.assert_carried("a", "b", "c", "d")
 
 
-def test_what_kafka_refused_is_read_again(site: Site) -> None:
+def test_records_of_a_write_refused_by_kafka_are_read_again(site: Site) -> None:
     site.fill("a", "b")
     fault = site.emulator.faults.add(Fault(api="Produce", topic="out", action=Error("INVALID_RECORD"), count=None))
     pipeline = site.pipeline()

@@ -111,7 +111,7 @@ async def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Sit
     site.assert_carried("a", "b", "c", "d", "e")
 
 
-async def test_what_raised_or_was_refused_by_kafka_is_read_again(site: Site) -> None:
+async def test_records_of_a_failed_step_are_read_again(site: Site) -> None:
     failures = ["its batch", "alone"]
 
     async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
@@ -199,7 +199,7 @@ async def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) ->
     site.assert_carried("a", "b", "c", "d")
 
 
-async def test_a_successor_waits_for_what_is_in_doubt_or_goes_on_at_the_rows(site: Site) -> None:
+async def test_a_successor_waits_for_transactions_in_doubt_or_continues_at_the_rows(site: Site) -> None:
     """As after a crash between the two commits. aiokafka by itself would read the records again."""
 
     def away() -> None:

@@ -131,7 +131,7 @@ UNSENDABLE: dict[str, tuple[bytes, Callable[[bytes], Any], str]] = {
 
 
 @pytest.mark.parametrize("why", UNSENDABLE)
-def test_what_cannot_be_sent_is_set_aside(site: Site, why: str) -> None:
+def test_a_record_that_cannot_be_sent_is_set_aside(site: Site, why: str) -> None:
     """The error does not name the record: the batch is divided until it is alone."""
     bad, spoilt, error = UNSENDABLE[why]
     site.fill(*VALUES)
@@ -144,7 +144,7 @@ def test_what_cannot_be_sent_is_set_aside(site: Site, why: str) -> None:
     without(site.pipeline(handle, poison=set_aside), site, dict.fromkeys(bad.decode(), error))
 
 
-def test_what_cannot_be_serialized_is_set_aside(site: Site) -> None:
+def test_a_record_that_cannot_be_serialized_is_set_aside(site: Site) -> None:
     site.fill(*VALUES)
 
     def serialize(value: bytes) -> bytes:
@@ -156,7 +156,7 @@ def test_what_cannot_be_serialized_is_set_aside(site: Site) -> None:
     without(site.pipeline(writer=writer, poison=set_aside), site, {"f": "InvalidRecordError"})
 
 
-def test_what_the_database_refuses_at_the_end_of_the_block_is_set_aside(site: Site) -> None:
+def test_a_record_refused_by_the_database_at_the_end_of_the_block_is_set_aside(site: Site) -> None:
     """A Session flushes when the block ends, so the error does not name the record."""
     site.fill(*VALUES)
 
@@ -188,7 +188,7 @@ def test_a_batch_that_makes_too_much_is_made_smaller(site: Site) -> None:
     without(site.pipeline(handle, writer=writer, poison=set_aside), site, {"j": "TransactionTooLargeError"})
 
 
-def test_what_too_large_a_record_is_without_poison(site: Site) -> None:
+def test_a_record_that_is_too_large_without_poison(site: Site) -> None:
     site.fill("a")
 
     def handle(tx: DualTransaction, record: ConsumedRecord) -> None:

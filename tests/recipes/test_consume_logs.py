@@ -187,7 +187,7 @@ def delete_records(emulator: Emulator, topic: str, before: int) -> None:
     admin.close()
 
 
-def test_what_transactions_leave_out_is_no_gap(site: Site) -> None:
+def test_offsets_used_by_markers_are_no_gap(site: Site) -> None:
     with Producer(bootstrap_servers=site.emulator.bootstrap_servers, transactional_id="filler") as producer:
         producer.init_transactions()
         for value in "abcdef":

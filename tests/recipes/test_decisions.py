@@ -23,9 +23,7 @@ LATER = PreparedTxnState("7:3")
         (PreparedTxnState("8:2"), OURS, Outcome.ROLLED_BACK),
     ],
 )
-def test_what_becomes_of_an_open_transaction(
-    row: PreparedTxnState, ongoing: PreparedTxnState, outcome: Outcome
-) -> None:
+def test_the_end_of_an_open_transaction(row: PreparedTxnState, ongoing: PreparedTxnState, outcome: Outcome) -> None:
     assert recovery_outcome(row, ongoing) is outcome
 
 
@@ -33,7 +31,7 @@ def test_what_becomes_of_an_open_transaction(
     ("row", "outcome"),
     [(OURS, Outcome.COMMITTED), (OLDER, Outcome.ROLLED_BACK), (LATER, Outcome.SUPERSEDED), (EMPTY, Outcome.SUPERSEDED)],
 )
-def test_what_became_of_a_lost_commit(row: PreparedTxnState, outcome: Outcome) -> None:
+def test_the_outcome_of_a_lost_commit(row: PreparedTxnState, outcome: Outcome) -> None:
     assert commit_outcome(row, ours=OURS, previous=OLDER) is outcome
 
 

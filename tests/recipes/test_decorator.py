@@ -127,7 +127,7 @@ def test_calls_inside_a_call_or_a_block_join_it(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1", "2", "3")
 
 
-def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(face: Face) -> None:
+def test_a_failed_joined_call_dooms_the_whole_block_even_if_its_error_is_caught(face: Face) -> None:
     @transactional(face)
     async def inner(tx: Any) -> None:
         await put_with(face, tx, 2)
@@ -265,7 +265,7 @@ def failing(face: Face, error: BaseException, calls: list[int]) -> Steps:
 
 
 @pytest.mark.parametrize("retries", [1, 0, 5], ids=["too often", "not", "no conflict"])
-def test_what_is_not_tried_again(face: Face, retries: int) -> None:
+def test_errors_that_are_not_retried(face: Face, retries: int) -> None:
     error = InjectedError() if retries == 5 else conflict_of(face)
     with pytest.raises(type(error)):
         face.run(transactional(face, retries=retries)(failing(face, error, []))())

@@ -178,7 +178,9 @@ def test_a_frozen_block_does_not_stop_the_publisher(
         assert_published(scenario, pool)
 
 
-def test_a_pool_of_another_process_publishes_what_a_closed_one_left(scenario: AnyScenario, emulator: Emulator) -> None:
+def test_a_pool_of_another_process_publishes_the_blocks_of_a_closed_one(
+    scenario: AnyScenario, emulator: Emulator
+) -> None:
     with kafka_away(emulator), make_pool(scenario, **AWAY) as gone:
         write(gone, scenario, 1)
     with make_pool(scenario, **AWAY) as pool:
@@ -201,7 +203,9 @@ def test_consumed_offsets_do_not_go_to_the_outbox(scenario: AnyScenario, emulato
 
 
 @pytest.mark.parametrize("apply", [False, True])
-def test_the_recovery_service_lists_and_publishes_them(scenario: AnyScenario, emulator: Emulator, apply: bool) -> None:
+def test_the_recovery_service_lists_and_publishes_stored_blocks(
+    scenario: AnyScenario, emulator: Emulator, apply: bool
+) -> None:
     with kafka_away(emulator), make_pool(scenario, **AWAY) as gone:
         write(gone, scenario, 1)
     arguments: dict[str, Any] = {"prefix": prefix_of(scenario), "bootstrap_servers": emulator.bootstrap_servers}

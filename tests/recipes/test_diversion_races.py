@@ -226,7 +226,7 @@ def test_blocks_that_find_the_diversion_ended_begin_it_again(
     assert in_order(scenario) == ["1", "2", "3", "4"]
 
 
-def test_blocks_that_waited_for_the_end_do_not_wait_for_each_other(
+def test_blocks_waiting_for_the_end_of_a_diversion_do_not_wait_for_each_other(
     scenario: PsycopgScenario, emulator: Emulator
 ) -> None:
     """One of them begins the diversion again, the others hold it."""

@@ -88,7 +88,7 @@ def test_the_callers_own_session_or_connection(face: Face, kind: str) -> None:
     [*((face, "session") for face in ON_SQLALCHEMY), *((face, kind) for face in ON_DRIVERS for kind in OWN[face])],
     indirect=["face"],
 )
-def test_what_the_connection_did_before_the_block_belongs_to_it(face: Face, kind: str) -> None:
+def test_changes_made_by_the_connection_before_the_block_belong_to_the_block(face: Face, kind: str) -> None:
     face.writer.recover()  # so that the row is older than the snapshot, and SQLite's write lock
     with face.own(kind) as bound, face.block(_begun(face, bound, 1)) as block:
         if face.name in ON_DRIVERS and kind != "transactional":
@@ -132,7 +132,7 @@ _TAKEN = {
 }
 
 
-def test_what_a_block_does_not_run_on(face: Face) -> None:
+def test_connections_that_cannot_carry_a_block_are_refused(face: Face) -> None:
     with pytest.raises(IllegalStateError, match=_TAKEN[face.name]), face.block("dbname=x"):
         pass
     with pytest.raises(IllegalStateError, match=_TAKEN[face.name]), face.block(object()):
@@ -169,7 +169,7 @@ def test_a_transaction_that_was_ended_past_the_connection(
 
 
 @own(*ON_DRIVERS)
-def test_a_savepoint_from_before_the_block_takes_the_block_with_it(face: Face, connection: Any) -> None:
+def test_a_savepoint_from_before_the_block_undoes_the_block(face: Face, connection: Any) -> None:
     face.begin_on(connection)
     face.on(connection, "SAVEPOINT before")
     with pytest.raises(TransactionEndedInsideError, match="to an earlier savepoint"), face.block(connection) as block:
@@ -478,7 +478,7 @@ _ENGINE = sa.create_engine("sqlite://")
         (AsyncpgDualWriter, r"a DSN, an asyncpg\.Pool or a function"),
     ],
 )
-def test_what_is_no_database(kind: Callable[..., Any], takes: str, wrong: Any) -> None:
+def test_a_value_that_is_no_database_is_refused(kind: Callable[..., Any], takes: str, wrong: Any) -> None:
     with pytest.raises(ConfigError, match=takes):
         kind(wrong, transactional_id="t", bootstrap_servers="127.0.0.1:1")
 
@@ -496,6 +496,6 @@ def test_an_engine_that_blocks_is_none_for_asyncio() -> None:
         ("AsyncpgDualWriter", ["sqlalchemy", "psycopg"]),
     ],
 )
-def test_it_needs_no_sqlalchemy(writers: str, absent: list[str]) -> None:
+def test_the_driver_recipes_need_no_sqlalchemy(writers: str, absent: list[str]) -> None:
     script = f"import sys; sys.modules.update(dict.fromkeys({absent})); from dualwrite import {writers}"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -54,7 +54,7 @@ Opened = Callable[[], AbstractContextManager[Block]]
 # ---- results --------------------------------------------------------------------------------------------------------
 
 
-def test_the_outcome_and_what_was_stored_where(face: Face) -> None:
+def test_a_block_stores_rows_and_records_with_its_outcome(face: Face) -> None:
     with face.block() as block:
         tx = block.tx
         assert current(tx.outcome) is None
@@ -111,7 +111,7 @@ def test_a_block_without_records_needs_no_kafka_and_one_without_statements_is_a_
     assert read_topic(face.scenario.emulator.bootstrap_servers, face.scenario.topic) == [("", "1")]
 
 
-def test_offsets_are_committed_with_it(face: Face) -> None:
+def test_offsets_are_committed_with_the_block(face: Face) -> None:
     with face.block() as block:
         block.put(1)
         block.tx.send_offsets({TopicPartition(face.scenario.topic, 0): 5}, "group")
@@ -173,7 +173,7 @@ OF_DRIVER = pytest.mark.parametrize("of_driver", [False, True], ids=["writer's o
 
 
 @OF_DRIVER
-def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(face: Face, of_driver: bool) -> None:
+def test_a_rolled_back_savepoint_drops_its_records(face: Face, of_driver: bool) -> None:
     with pytest.raises(OrdinaryError), face.block() as block:
         with face.part(block.tx, of_driver=of_driver):  # SQLite's driver would begin with it, and RELEASE would commit
             block.put(1)
@@ -298,7 +298,7 @@ def test_the_table_is_made_unless_that_was_declined_and_a_deleted_row_is_told(fa
 # ---- Kafka, and other processes -------------------------------------------------------------------------------------
 
 
-def test_what_kafka_has_not_confirmed_is_in_doubt_and_completed(face: Face) -> None:
+def test_an_unconfirmed_commit_is_in_doubt_and_completed(face: Face) -> None:
     """Its refusal to commit what was decided does not abort it."""
     face.scenario.emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
     assert face.scenario.write(face.writer, 1).error is None

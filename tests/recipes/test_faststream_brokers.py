@@ -167,7 +167,7 @@ def test_records_that_faststream_cannot_read_are_written(either: Site) -> None:
     assert either.bodies() == ["0", "1", "2", "{", "ä", "5"]
 
 
-def test_what_does_not_reach_take_is_read_again(either: Site) -> None:
+def test_a_message_that_does_not_reach_take_is_read_again(either: Site) -> None:
     """The subscriber, a middleware or a dependency has raised."""
     failures = iter(range(3))
 
@@ -202,7 +202,7 @@ class FailsOnReceipt(BaseMiddleware[Any, Any]):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_what_a_middleware_drops_before_it_is_parsed_is_read_again(
+def test_a_message_dropped_by_a_middleware_before_parsing_is_read_again(
     either: Site, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first message of the group, which has no row yet, and a later one."""

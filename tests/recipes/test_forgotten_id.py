@@ -61,7 +61,7 @@ def test_a_pool_that_was_idle_goes_on(site: Site) -> None:
     site.assert_agreed("1", "2")
 
 
-def test_it_is_forgotten_while_a_block_has_its_slot(site: Site) -> None:
+def test_an_id_is_forgotten_while_a_block_has_its_slot(site: Site) -> None:
     """Between the lock and the first record: the take-over that came before is worth nothing."""
     slept = False
 

@@ -84,7 +84,7 @@ def test_a_commit_that_was_never_sent_is_known_to_be_rolled_back(
     scenario.assert_both_sides_agree()
 
 
-def test_an_error_after_the_commit_does_not_undo_it(
+def test_an_error_after_the_commit_does_not_undo_the_commit(
     scenario: Scenario, writer: DualWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(session: Session) -> None:

@@ -90,7 +90,7 @@ def sqlite(directory: Path, name: str) -> sa.Engine:
     return engine
 
 
-def test_a_database_does_not_abort_what_another_has_decided_under_the_same_id(servers: str, tmp_path: Path) -> None:
+def test_a_database_does_not_abort_the_decision_of_another_under_the_same_id(servers: str, tmp_path: Path) -> None:
     ours, theirs = sqlite(tmp_path, "ours"), sqlite(tmp_path, "theirs")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
     writer = DualWriter(ours, pause=crash_at(PausePoint.AFTER_DATABASE_COMMIT), **settings)
@@ -412,7 +412,7 @@ def test_a_copy_that_is_adopted_as_copied_has_ids_of_its_own(servers: str, copy:
     assert in_topic(servers) == ["decided", "of the copy"]
 
 
-def test_a_copy_that_is_adopted_as_moved_completes_what_the_original_decided(
+def test_a_copy_adopted_as_moved_completes_the_decisions_of_the_original(
     servers: str, copy: tuple[sa.URL, sa.URL]
 ) -> None:
     moved = copy[1]

@@ -210,7 +210,7 @@ def test_a_row_that_kafka_has_never_heard_of_is_not_acknowledged_away(world: Wor
 
 
 @every_tier
-def test_an_idle_owner_commits_what_its_successor_has_decided(world: World, store: Database) -> None:
+def test_an_idle_owner_commits_the_decision_of_its_successor(world: World, store: Database) -> None:
     with writer_of(world, store.aside) as older:
         write(older, "1")
         decide_and_die(world, store.aside, "2")

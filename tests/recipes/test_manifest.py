@@ -128,12 +128,12 @@ def test_a_new_row_has_none(place: Database) -> None:
 
 
 @pytest.mark.parametrize("manifest", ["m", ODD, LONG], ids=["short", "odd", "long"])
-def test_it_is_committed_with_the_state(place: Database, manifest: str) -> None:
+def test_the_manifest_is_committed_with_the_state(place: Database, manifest: str) -> None:
     put(place, EMPTY, FIRST, manifest)
     assert row(place) == (FIRST, manifest)
 
 
-def test_it_is_rolled_back_with_the_state(place: Database) -> None:
+def test_the_manifest_is_rolled_back_with_the_state(place: Database) -> None:
     put(place, EMPTY, FIRST, "first")
     with transaction(place) as begun:
         blocking.run(begun.lock(ID, timeout_ms=10_000))
@@ -141,7 +141,7 @@ def test_it_is_rolled_back_with_the_state(place: Database) -> None:
     assert row(place) == (FIRST, "first")
 
 
-def test_it_is_replaced_and_cleared(place: Database) -> None:
+def test_the_manifest_is_replaced_and_cleared(place: Database) -> None:
     put(place, EMPTY, FIRST, "first")
     put(place, FIRST, SECOND, "second")
     assert row(place) == (SECOND, "second")
@@ -149,7 +149,7 @@ def test_it_is_replaced_and_cleared(place: Database) -> None:
     assert row(place) == (FIRST, "")
 
 
-def test_creating_the_row_again_keeps_it(place: Database) -> None:
+def test_creating_the_row_again_keeps_the_manifest(place: Database) -> None:
     put(place, EMPTY, FIRST, "first")
     blocking.run(place.ensure_row(ID))
     assert row(place) == (FIRST, "first")
@@ -180,7 +180,9 @@ def on_psycopg(postgres: PostgresDatabase) -> Iterator[Database]:
     "setting",
     ["client_encoding = 'SJIS'", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"],
 )
-def test_it_is_committed_with_the_state_at_every_setting(on_psycopg: Database, manifest: str, setting: str) -> None:
+def test_the_manifest_is_committed_with_the_state_at_every_setting(
+    on_psycopg: Database, manifest: str, setting: str
+) -> None:
     with transaction(on_psycopg) as begun:
         blocking.run(begun.lock(ID, timeout_ms=None))
         blocking.run(begun.write(ID, previous=EMPTY, new=FIRST, manifest=manifest))

@@ -129,7 +129,7 @@ def test_a_row_written_by_another_program(scenario: Scenario, writer: DualWriter
     assert "neither database nor Kafka was changed" in str(raised.value)
 
 
-def test_a_block_that_is_not_entered_says_what_is_missing(writer: DualWriter) -> None:
+def test_a_block_that_is_not_entered_names_the_missing_with(writer: DualWriter) -> None:
     block: Any = writer.transaction()
     for name in ("session", "connection", "send", "execute"):
         with pytest.raises(AttributeError, match=rf"`with writer.transaction\(\) as tx:` and use tx\.{name} inside it"):

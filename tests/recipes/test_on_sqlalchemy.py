@@ -106,7 +106,7 @@ def test_a_listener_that_sends_the_first_statement_finds_the_mark(face: Face) ->
 
 
 @EACH
-def test_a_hook_that_undoes_what_was_written_right_before_commit(face: Face) -> None:
+def test_a_hook_that_undoes_writes_right_before_commit(face: Face) -> None:
     """Records were sent and the state may be written by then, so an empty COMMIT would publish them.
 
     On MySQL the savepoints of the block have ended with the mark, and the server says so.

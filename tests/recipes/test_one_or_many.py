@@ -48,12 +48,12 @@ def test_exactly_one_of_the_two(make: Callable[..., Any], given: dict[str, Any],
 
 
 @pytest.mark.parametrize("setting", [{"max_writers": 2}, {"acquire_timeout_ms": 5}, {"lease_ms": 500}])
-def test_one_id_has_no_settings_of_a_pool(make: Callable[..., Any], setting: dict[str, int]) -> None:
+def test_a_writer_with_one_id_has_no_settings_of_a_pool(make: Callable[..., Any], setting: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(setting))} is a setting of a pool: make one with prefix="):
         make(transactional_id="orders-1", **setting)
 
 
-def test_one_id_has_no_outbox(make: Callable[..., Any]) -> None:
+def test_a_writer_with_one_id_has_no_outbox(make: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="needs a pool"):
         make(transactional_id="orders-1", delivery=Outbox())
 

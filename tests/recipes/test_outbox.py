@@ -113,7 +113,7 @@ def test_a_block_that_fails_publishes_nothing(scenario: PsycopgScenario, open_st
     assert_published(scenario, 1, 3)
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(scenario: PsycopgScenario, open_style: Open) -> None:
+def test_a_rolled_back_savepoint_drops_its_records(scenario: PsycopgScenario, open_style: Open) -> None:
     assert open_style().write(1, "put", "part").outcome is Outcome.STORED
     assert_published(scenario, 1)
 

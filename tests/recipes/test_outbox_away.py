@@ -179,7 +179,7 @@ def test_the_outbox_waits_behind_a_block_that_cannot_be_read(
 
 
 @pytest.mark.usefixtures("unreadable")
-def test_it_is_not_tried_again_and_again(scenario: PsycopgScenario) -> None:
+def test_a_block_is_not_tried_again_while_kafka_is_away(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario) as pool:
         with pytest.raises(StoredBlockRefusedError):
             pool.recover()

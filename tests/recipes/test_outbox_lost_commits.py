@@ -210,7 +210,9 @@ def test_the_clock_jumps_for_a_while(scenario: PsycopgScenario, applied: bool, j
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("age_ms", [0, 10 * PUBLISHED_KEPT_MS, -10 * PUBLISHED_KEPT_MS])
-def test_what_was_deleted_was_noted_before_the_block(scenario: PsycopgScenario, applied: bool, age_ms: int) -> None:
+def test_notes_deleted_before_the_block_do_not_hide_its_outcome(
+    scenario: PsycopgScenario, applied: bool, age_ms: int
+) -> None:
     """So it proves that the block was rolled back, however old it seems to be."""
 
     def jump() -> None:
@@ -231,7 +233,7 @@ def test_what_was_deleted_was_noted_before_the_block(scenario: PsycopgScenario, 
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_it_was_published_behind_a_later_block(scenario: PsycopgScenario) -> None:
+def test_a_block_is_published_behind_a_later_block(scenario: PsycopgScenario) -> None:
     """It is noted, although its number is lower than those of blocks published and forgotten before it."""
     with outbox_pool(scenario, QUIET) as pool:
         write(pool, scenario, 1)
@@ -258,7 +260,7 @@ def test_it_was_published_behind_a_later_block(scenario: PsycopgScenario) -> Non
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_notes_of_what_was_published_long_ago_are_forgotten(scenario: PsycopgScenario) -> None:
+def test_notes_of_blocks_published_long_ago_are_forgotten(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario) as pool:
         for number in range(4):
             write(pool, scenario, number)
@@ -500,7 +502,7 @@ def test_a_signal_while_an_outbox_is_closed_reaches_the_caller(
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_what_was_committed_while_it_waited_for_the_row_is_seen(scenario: PsycopgScenario, level: Any) -> None:
+def test_a_block_committed_while_the_row_was_waited_for_is_seen(scenario: PsycopgScenario, level: Any) -> None:
     """Also by `dualwrite recover`, which uses the engine of its caller."""
     write_alone = Outbox(publishes=False)
     engine = sa.create_engine(scenario.database.url, isolation_level=level)

@@ -198,7 +198,7 @@ NO_COMMIT: Final = Fault(api="EndTxn", predicate=lambda request: request.committ
 REFUSAL: Final = Fault(api="Produce", action=Error("INVALID_RECORD"), count=None)
 
 
-def test_what_kafka_has_not_confirmed_becomes_visible_without_another_block(scenario: PsycopgScenario) -> None:
+def test_an_unconfirmed_batch_becomes_visible_without_another_block(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, max_block_ms=4_000, lease_ms=QUIET_LEASE_MS) as pool:
         write(pool, scenario, 1)
         assert_published(scenario, 1)
@@ -210,7 +210,7 @@ def test_what_kafka_has_not_confirmed_becomes_visible_without_another_block(scen
         assert_published(scenario, 1, 2)
 
 
-def test_recover_completes_what_kafka_has_not_confirmed(scenario: PsycopgScenario) -> None:
+def test_recover_completes_an_unconfirmed_batch(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, max_block_ms=4_000, lease_ms=QUIET_LEASE_MS) as pool:
         write(pool, scenario, 1)
         pool.recover()
@@ -436,7 +436,7 @@ def test_a_process_that_is_refused_leaves_it_to_one_that_is_not(scenario: Psycop
             assert_published(scenario, 1, 2, 3)
 
 
-def test_a_process_that_left_it_tries_again_if_there_is_no_other(scenario: PsycopgScenario) -> None:
+def test_a_process_that_gave_up_publishing_tries_again_if_there_is_no_other(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario) as pool:
         with fault(scenario.emulator, REFUSAL):
             write(pool, scenario, 1)
@@ -533,7 +533,7 @@ def test_closing_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
     assert left[0] == (BATCHES - 1) * 1_000
 
 
-def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario) -> None:
+def test_blocks_are_not_refused_because_of_an_earlier_backlog(scenario: PsycopgScenario) -> None:
     """The process knows of a backlog from when another one published, and then has a block to publish all the time."""
     seen: list[int] = []
     pools: list[PsycopgDualWriter] = []

@@ -36,7 +36,7 @@ def after_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_vacuum, "BLOCKS_TO_VACUUM", 3)
 
 
-def test_it_vacuums_after_many_blocks(scenario: PsycopgScenario, open_style: Open) -> None:
+def test_the_outbox_is_vacuumed_after_many_blocks(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style()
     for number in (1, 2):
         style.write(number)

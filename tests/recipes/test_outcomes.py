@@ -197,7 +197,7 @@ def test_a_loss_is_decided_for_the_block_that_was_lost_and_rolled_back_for_the_n
 
 
 @pytest.mark.parametrize(("of_the_inner_block", "answer"), [(True, Outcome.COMMITTED), (False, Outcome.ROLLED_BACK)])
-def test_a_block_around_another_one_does_not_hide_what_that_has_written(
+def test_a_block_around_another_one_does_not_hide_the_writes_inside(
     postgres: PostgresDatabase, emulator: Emulator, of_the_inner_block: bool, answer: Outcome
 ) -> None:
     scenario, strike = Scenario(postgres, emulator), Strike()

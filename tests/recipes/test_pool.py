@@ -224,7 +224,7 @@ def test_on_something_of_the_callers_own(scenario: Scenario, kind: int) -> None:
 # ---- leftovers ------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_dead_process_left_is_recovered_in_the_background_and_used_again(
+def test_a_dead_process_is_recovered_in_the_background_and_its_id_used_again(
     scenario: Scenario, leases: LeaseTable
 ) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)

@@ -308,7 +308,9 @@ def test_a_connection_that_the_server_has_ended_gets_no_commit(
     scenario.assert_both_sides_agree()
 
 
-def test_what_is_unfinished_at_the_end(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
+def test_unfinished_calls_at_the_end_of_a_block_are_refused(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter
+) -> None:
     for unfinished in (psycopg.Connection.transaction, psycopg.Connection.pipeline):
         with ExitStack() as stack, pytest.raises(IllegalStateError, match=r"ended inside connection\."):
             with writer.transaction() as tx:

@@ -125,7 +125,7 @@ def test_the_reason_is_the_refusal_and_not_that_its_transaction_has_failed() -> 
 
 
 @pytest.mark.parametrize("cause", list(CAUSES))
-def test_it_is_named_and_those_behind_it_wait_in_order(
+def test_a_refused_block_is_named_and_later_blocks_wait_in_order(
     scenario: AnyScenario, open_style: Callable[..., Style], emulator: Emulator, cause: str
 ) -> None:
     _, second, _third = store(scenario, scenario.topic, REFUSING, scenario.topic)
@@ -149,7 +149,7 @@ def test_it_is_named_and_those_behind_it_wait_in_order(
         assert values(scenario, REFUSING) == ["2"]
 
 
-def test_it_is_taken_out_and_the_others_are_published(
+def test_a_refused_block_is_taken_out_and_the_rest_is_published(
     scenario: AnyScenario, open_style: Callable[..., Style], emulator: Emulator
 ) -> None:
     engine, of = scenario.database.aside, scenario.transactional_id
@@ -274,7 +274,7 @@ def test_the_function_fails(outbox: AnyScenario) -> None:
 # ---- a person and processes at the same time ------------------------------------------------------------------------
 
 
-def test_it_is_not_taken_out_while_a_process_publishes_it(outbox: AnyScenario) -> None:
+def test_a_refused_block_is_not_taken_out_while_a_process_publishes(outbox: AnyScenario) -> None:
     (first,) = store(outbox, REFUSING)
 
     def take_it_out() -> None:
@@ -288,7 +288,7 @@ def test_it_is_not_taken_out_while_a_process_publishes_it(outbox: AnyScenario) -
     assert (values(outbox, REFUSING), waiting(outbox)) == (["1"], 0)
 
 
-def test_taking_it_out_waits_for_the_process_that_publishes_it(outbox: AnyScenario) -> None:
+def test_taking_a_block_out_waits_for_the_process_that_publishes(outbox: AnyScenario) -> None:
     (first,) = store(outbox, REFUSING)
     taking_out: list[Future[TakenOut]] = []
 

@@ -122,7 +122,7 @@ def door(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("door", DOORS, indirect=True)
-def test_what_is_refused_is_not_sent_and_dooms_the_block(door: Door) -> None:
+def test_a_refused_statement_is_not_sent_and_dooms_the_block(door: Door) -> None:
     for text in cases(REFUSED, door.name):
         with pytest.raises(TransactionDoomedError), door.block() as block:
             block.put(1)
@@ -139,7 +139,7 @@ def test_what_is_refused_is_not_sent_and_dooms_the_block(door: Door) -> None:
 
 
 @pytest.mark.parametrize("door", having(FAIL), indirect=True)
-def test_what_the_server_refuses_ends_the_block(door: Door) -> None:
+def test_a_statement_refused_by_the_server_ends_the_block(door: Door) -> None:
     for text in cases(FAIL, door.name):
         with pytest.raises(door.database_error), door.block() as block:
             block.put(1)
@@ -148,7 +148,7 @@ def test_what_the_server_refuses_ends_the_block(door: Door) -> None:
 
 
 @pytest.mark.parametrize("door", having(FOUND_AT_THE_END), indirect=True)
-def test_what_is_found_at_the_end_leaves_no_records(door: Door) -> None:
+def test_an_end_of_the_transaction_found_late_leaves_no_records(door: Door) -> None:
     is_committed = "mariadb" in door.name
     if is_committed:
         with door.database.aside.begin() as connection:
@@ -164,7 +164,7 @@ def test_what_is_found_at_the_end_leaves_no_records(door: Door) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS, indirect=True)
-def test_what_is_no_end_is_part_of_the_block(door: Door) -> None:
+def test_a_statement_that_ends_no_transaction_is_part_of_the_block(door: Door) -> None:
     with door.block() as block:
         block.put(1)
         for text in cases(PART_OF_IT, door.name):

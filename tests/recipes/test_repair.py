@@ -85,7 +85,7 @@ def first(way: Way, tier: Tier) -> Way:
         if via == "recover" or way in (Way.INITIALISED, Way.OPERATOR)  # who finds it out does not ask how it came
     ],
 )
-def test_what_was_aborted_against_the_decision_is_published_again(
+def test_records_aborted_against_the_decision_are_published_again(
     store: Database, tier: Tier, way: Way, via: str
 ) -> None:
     with site_of(tier, store, nodes=nodes_for(way)) as site:
@@ -296,7 +296,7 @@ def test_a_repair_that_is_aborted_again_is_repeated(site: Site) -> None:
 
 @pytest.mark.parametrize("way", [Way.OPERATOR, Way.TIMEOUT])
 @every_tier
-def test_it_is_aborted_after_it_was_found_open(site: Site, tier: Tier, way: Way) -> None:
+def test_a_transaction_is_aborted_after_it_was_found_open(site: Site, tier: Tier, way: Way) -> None:
     """Between the description of the id and the commit; no caller gets a loss."""
     site.write("before")
     site.decided()
@@ -329,7 +329,7 @@ COMMITTED_BY: Final = {
 @pytest.mark.parametrize("via", ["recover", "write"])
 @pytest.mark.parametrize("by", COMMITTED_BY)
 @every_way
-def test_what_was_committed_is_never_published_again(store: Database, tier: Tier, way: Way, by: str, via: str) -> None:
+def test_committed_records_are_never_published_again(store: Database, tier: Tier, way: Way, by: str, via: str) -> None:
     """Committed in any way, and with any later use of the id."""
     with site_of(tier, store, nodes=nodes_for(way)) as site:
         site.write("before")

@@ -124,7 +124,7 @@ def test_many_records_are_the_same_byte_for_byte_and_in_order(site: Site, store:
 
 @pytest.mark.parametrize("way", [Way.OPERATOR, Way.INITIALISED])
 @pytest.mark.parametrize("partitions", [[0], [1], [0, 1]])
-def test_only_what_is_not_visible_is_published_again(site: Site, partitions: list[int], way: Way) -> None:
+def test_only_invisible_records_are_published_again(site: Site, partitions: list[int], way: Way) -> None:
     """Partitions may differ: an operator ends a transaction in one of them by a marker, as after KAFKA-20734."""
 
     def both(writer: DualWriter) -> None:
@@ -206,7 +206,7 @@ def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("nothing_refused")
-def test_a_compacted_topic_keeps_what_was_aborted_until_it_is_cleaned(site: Site) -> None:
+def test_a_compacted_topic_keeps_aborted_records_until_it_is_cleaned(site: Site) -> None:
     site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
 
     def write_key(writer: DualWriter) -> None:
@@ -298,7 +298,7 @@ def test_evidence_that_is_gone_is_loud(
 
 
 @every_tier
-def test_retention_of_one_partition_leaves_the_proof_of_the_other(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_of_one_partition_leaves_the_proof_in_another(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     with site.writer() as writer:
         write_to(writer, 0, 1)
     let_end(site, Way.EXPIRED)
@@ -364,7 +364,7 @@ def test_without_a_manifest_a_commit_stays_a_commit(site: Site, text: str | None
     site.assert_agreed("before", "decided", "later")
 
 
-def test_a_manifest_that_is_too_long_is_left_out_where_no_bound_needs_it(
+def test_a_manifest_that_is_too_long_is_left_out_where_no_bound_needs_one(
     store: Database, monkeypatch: pytest.MonkeyPatch, heard: Heard
 ) -> None:
     monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 80)
@@ -379,7 +379,7 @@ def test_a_manifest_that_is_too_long_is_left_out_where_no_bound_needs_it(
 
 
 @pytest.mark.parametrize("text", ["{", '{"format": 99}', "committed"])
-def test_an_unreadable_manifest_stops_what_needs_it(site: Site, text: str) -> None:
+def test_an_unreadable_manifest_stops_calls_that_need_it(site: Site, text: str) -> None:
     site.write("before")
     site.decided()
     let_end(site, Way.OPERATOR)

@@ -81,7 +81,7 @@ def test_the_write_repairs_itself(scenario: AnyScenario) -> None:
 
 
 @pytest.mark.usefixtures("brief_watch")
-def test_what_hangs_stops_the_next_writer_until_it_has_its_marker(scenario: AnyScenario) -> None:
+def test_a_hanging_transaction_stops_the_next_writer_until_its_marker_is_written(scenario: AnyScenario) -> None:
     fault = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=scenario.topic, count=None)
     lost = scenario.emulator.faults.add(fault)
     with scenario.writer() as writer:

@@ -171,7 +171,7 @@ def test_a_block_without_records_repairs_nothing_and_hinders_nothing(site: Site)
 
 
 @pytest.mark.usefixtures("nothing_refused")
-def test_a_block_with_consumed_offsets_does_not_carry_what_is_owed(site: Site) -> None:
+def test_a_block_with_consumed_offsets_does_not_carry_owed_records(site: Site) -> None:
     """Together they could not be published again; apart they can, or need not."""
 
     def consume(writer: DualWriter, value: str) -> None:
@@ -239,7 +239,7 @@ def test_the_background_of_a_pool_repairs(scenario: AnyScenario) -> None:
     scenario.assert_nothing_open()
 
 
-def test_a_pool_repairs_what_a_dead_one_left(scenario: AnyScenario) -> None:
+def test_a_pool_repairs_transactions_of_a_dead_pool(scenario: AnyScenario) -> None:
     def crash() -> None:
         operator_aborts(scenario)
         raise Crash
@@ -257,7 +257,7 @@ def test_a_pool_repairs_what_a_dead_one_left(scenario: AnyScenario) -> None:
         assert written(scenario) == {"1", "2"}
 
 
-def test_a_pool_moves_a_block_to_another_id_when_what_is_owed_is_refused(scenario: AnyScenario) -> None:
+def test_a_pool_moves_a_block_to_another_id_when_owed_records_are_refused(scenario: AnyScenario) -> None:
     """The block succeeds; the owed records stay owed, until the topic accepts them again."""
     if not isinstance(scenario, PsycopgScenario) and scenario.database.engine.dialect.name == "sqlite":
         pytest.skip("no lease can be taken while the block holds the lock of the whole file")

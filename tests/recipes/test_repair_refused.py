@@ -150,7 +150,7 @@ def assert_named(error: BaseException | None, remedy: str) -> None:
 @pytest.mark.parametrize("cause", list(CAUSES))
 @every_tier
 @pytest.mark.usefixtures("nothing_refused")
-def test_it_is_named_and_tried_again_once_a_minute(
+def test_refused_owed_records_are_named_and_tried_again_once_a_minute(
     tier: Tier, cause: str, tmp_path: Path, heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     begin, end, remedy = CAUSES[cause]

@@ -310,7 +310,7 @@ def test_without_a_bound_no_manifest_is_needed(
 
 
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR])
-def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_counts_unprovable_ids(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Publishing, "settle_before_leaving", leaves_unsettled)
     ready(site)
     create_lease_table(site.engine)
@@ -340,7 +340,7 @@ def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.Mon
 
 @bounded
 @pytest.mark.parametrize("is_known", [True, False])
-def test_what_is_owed_waits_for_a_manifest_that_can_be_known(
+def test_owed_records_wait_for_a_manifest_that_can_be_known(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_known: bool
 ) -> None:
     """It was decided. Another attempt may tell the places of the records; it does not make a manifest shorter."""

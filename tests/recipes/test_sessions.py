@@ -125,7 +125,7 @@ def test_objects_are_expired_and_hooks_are_called_as_always(scenario: Scenario, 
 
 
 @pytest.mark.parametrize("ending", ["rollback", "close", "reset", "invalidate", "exception"])
-def test_records_go_with_what_is_not_committed(scenario: Scenario, sessions: Sessions, ending: str) -> None:
+def test_records_of_an_uncommitted_transaction_are_dropped(scenario: Scenario, sessions: Sessions, ending: str) -> None:
     with sessions() as session:
         put(session, scenario, 1)
         write = current_dual_write(session)
@@ -143,7 +143,7 @@ def test_records_go_with_what_is_not_committed(scenario: Scenario, sessions: Ses
     scenario.assert_both_sides_agree("2")
 
 
-def test_a_failed_flush_takes_the_records_with_it(scenario: Scenario, sessions: Sessions) -> None:
+def test_a_failed_flush_drops_the_records(scenario: Scenario, sessions: Sessions) -> None:
     with sessions() as session:
         put(session, scenario, 1)
         session.commit()
@@ -342,7 +342,7 @@ def test_a_transaction_whose_records_all_went_with_a_savepoint_does_not_need_kaf
 
 @pytest.mark.parametrize("decide", ["commit", "rollback"])
 @pytest.mark.parametrize("mode", ["create_savepoint", "rollback_only", "conditional_savepoint", "control_fully"])
-def test_a_session_that_joins_a_transaction_leaves_the_decision_to_it(
+def test_a_session_that_joins_a_transaction_leaves_the_decision_to_that_transaction(
     scenario: Scenario, sessions: Sessions, mode: Any, decide: str
 ) -> None:
     """As test suites do, which roll everything back: the decision is the COMMIT that the database gets."""
@@ -365,7 +365,7 @@ def test_a_session_that_joins_a_transaction_leaves_the_decision_to_it(
 # ---- a COMMIT without a response ------------------------------------------------------------------------------
 
 
-def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_other(scenario: Scenario) -> None:
+def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_commit(scenario: Scenario) -> None:
     """Its objects are in the database, and later changes to them must get there too."""
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: scenario.database.lose_commit(applied=True))
     sessions = sessionmaker(scenario.database.engine)
@@ -556,7 +556,7 @@ def test_a_session_for_which_nobody_writes(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("where", ["transaction", "savepoint"])
-def test_a_refused_record_dooms_what_it_belongs_to(scenario: Scenario, sessions: Sessions, where: str) -> None:
+def test_a_refused_record_dooms_its_transaction(scenario: Scenario, sessions: Sessions, where: str) -> None:
     with sessions() as session:
         put(session, scenario, 1)
         if where == "savepoint":
@@ -684,7 +684,7 @@ def test_a_closed_writer_leaves_ordinary_sessions_alone(scenario: Scenario, writ
 
 
 @pytest.mark.parametrize("wrong", [Session(), object(), int])
-def test_what_makes_no_sessions(writer: DualWriter, wrong: Any) -> None:
+def test_values_that_make_no_sessions_are_refused(writer: DualWriter, wrong: Any) -> None:
     with pytest.raises(ConfigError, match="sessionmaker"):
         dual_write_sessions(wrong, writer)
 
@@ -695,7 +695,7 @@ def test_an_asynchronous_engine(writer: DualWriter, monkeypatch: pytest.MonkeyPa
         dual_write_sessions(sessionmaker(), writer)
 
 
-def test_a_session_that_is_forgotten_takes_its_records_with_it(scenario: Scenario, sessions: Sessions) -> None:
+def test_a_garbage_collected_session_drops_its_records(scenario: Scenario, sessions: Sessions) -> None:
     """The next one on its connection commits only its own records."""
     session = sessions()
     send(session, scenario.topic, value="never")

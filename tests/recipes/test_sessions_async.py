@@ -164,7 +164,7 @@ async def until(condition: Callable[[], bool]) -> None:
 # ---- misuse -----------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_together(awaited: AwaitedScenario) -> None:
+def test_mismatched_sessions_and_writers_are_refused(awaited: AwaitedScenario) -> None:
     on_sqlite = isinstance(awaited.database, SqliteDatabase)
     writer = awaited.awaited_writer()
     with pytest.raises(ConfigError, match="AsyncDualWriter"):

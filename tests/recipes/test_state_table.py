@@ -66,7 +66,7 @@ def test_a_locked_row_times_out_with_a_sentence(database: Database, store: RowSt
             store.lock(waiter, "t", timeout_ms=timeout_ms)
 
 
-def test_both_readings_are_of_now(database: Database, store: RowStore) -> None:
+def test_both_readings_see_the_current_row(database: Database, store: RowStore) -> None:
     """A plain SELECT may be of a snapshot from before the lock (MySQL), and a take-over would decide by that."""
     if database.engine.dialect.name == "sqlite":
         pytest.skip("SQLite's write lock allows only the newest snapshot")
@@ -93,7 +93,7 @@ def test_a_database_that_is_not_known_here_locks_by_an_update(tmp_path: Path) ->
     assert [statement.split()[0] for statement in statements] == ["UPDATE", "SELECT", "UPDATE"]
 
 
-def test_the_waiting_transaction_sees_what_the_holder_wrote(database: Database, store: RowStore) -> None:
+def test_the_waiting_transaction_sees_the_write_of_the_holder(database: Database, store: RowStore) -> None:
     seen: list[PreparedTxnState] = []
 
     def wait_for_the_lock() -> None:

@@ -80,7 +80,9 @@ def test_a_block_that_fails_before_its_decision(heard: Heard, scenario: Scenario
 @pytest.mark.parametrize(
     ("predecessor", "outcome"), [(Predecessor.COMMITTED, "committed"), (Predecessor.ROLLED_BACK, "rolled-back")]
 )
-def test_what_a_predecessor_left(heard: Heard, scenario: Scenario, predecessor: Predecessor, outcome: str) -> None:
+def test_a_predecessors_transaction_is_counted_by_its_outcome(
+    heard: Heard, scenario: Scenario, predecessor: Predecessor, outcome: str
+) -> None:
     scenario.leave_behind(predecessor)
     with scenario.writer() as writer:
         writer.recover()
@@ -88,7 +90,7 @@ def test_what_a_predecessor_left(heard: Heard, scenario: Scenario, predecessor: 
     assert heard.sums("dualwrite.recovered") == {outcome: 1}
 
 
-def test_how_long_something_is_in_doubt(heard: Heard, scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_time_in_doubt_is_measured(heard: Heard, scenario: Scenario, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dualwrite.recipes")
     with scenario.writer() as writer:
         scenario.write(writer, 1)
@@ -180,7 +182,7 @@ def test_a_writer_that_was_fenced(heard: Heard, scenario: Scenario) -> None:
     assert heard.sums("dualwrite.fenced") == {"": 1}
 
 
-def test_a_pool_tells_what_its_slots_and_its_blocks_do(heard: Heard, scenario: Scenario) -> None:
+def test_a_pool_reports_its_slots_and_blocks(heard: Heard, scenario: Scenario) -> None:
     if scenario.database.engine.dialect.name == "sqlite":
         pytest.skip("one dual write at a time, so that none waits for a slot")
     holds, go = threading.Event(), threading.Event()
@@ -239,7 +241,7 @@ def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario
         pool.pool.maintenance.put_back(slot)
 
 
-def test_what_was_consumed_is_counted(heard: Heard) -> None:
+def test_consumed_records_are_counted(heard: Heard) -> None:
     count(Counted.CONSUMED, 3, outcome="written")
     count(Counted.CONSUMED, outcome="poison")
     count(Counted.CONSUMED, 2, outcome="written")
@@ -278,7 +280,7 @@ def ages_s(heard: Heard) -> dict[str, float]:
     return {point.attributes["messaging.kafka.transactional_id"]: point.value for point in points}
 
 
-def test_what_was_added_and_published_is_counted(heard: Heard, scenario: Scenario) -> None:
+def test_added_and_published_blocks_are_counted(heard: Heard, scenario: Scenario) -> None:
     with make_pool(scenario, delivery=Outbox()) as pool:
         for number in (1, 2):
             write(pool, scenario, number)
@@ -291,7 +293,7 @@ def test_what_was_added_and_published_is_counted(heard: Heard, scenario: Scenari
     assert len(read_topic(scenario.emulator.bootstrap_servers, scenario.topic)) == 2
 
 
-def test_a_process_that_does_not_publish_shows_what_waits_until_another_one_has_published_it(
+def test_a_process_that_does_not_publish_shows_the_backlog_until_another_has_published_it(
     heard: Heard, scenario: Scenario
 ) -> None:
     outbox = outbox_id_of(prefix_of(scenario))
@@ -307,7 +309,7 @@ def test_a_process_that_does_not_publish_shows_what_waits_until_another_one_has_
         until(lambda: ages_s(heard) == {})
 
 
-def test_what_waits_for_kafka_is_shown_by_the_process_that_publishes(heard: Heard, scenario: Scenario) -> None:
+def test_waiting_blocks_are_shown_by_the_process_that_publishes(heard: Heard, scenario: Scenario) -> None:
     with make_pool(scenario, delivery=Outbox()) as pool:
         write(pool, scenario, 1)
         until(lambda: heard.sums("dualwrite.published") == {"": 1})

@@ -162,7 +162,7 @@ def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("via", ["recover", "write", "service"])
 @every_said
 @every_tier
-def test_what_is_fine_is_left_alone(site: Site, said: Said, via: str) -> None:
+def test_complete_transactions_are_left_alone(site: Site, said: Said, via: str) -> None:
     site.write("before")
     leave(site, End.FINE, said)
     if via == "recover":
@@ -179,7 +179,7 @@ def test_what_is_fine_is_left_alone(site: Site, said: Said, via: str) -> None:
 @pytest.mark.parametrize("via", ["recover", "write", "service"])
 @every_said
 @every_tier
-def test_what_was_aborted_in_one_partition_is_published_again(site: Site, said: Said, via: str, heard: Heard) -> None:
+def test_records_aborted_in_one_partition_are_published_again(site: Site, said: Said, via: str, heard: Heard) -> None:
     site.write("before")
     leave(site, End.ABORTED, said)
     if via == "recover":
@@ -199,7 +199,7 @@ def test_what_was_aborted_in_one_partition_is_published_again(site: Site, said: 
 
 @pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
 @every_tier
-def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(site: Site, end: End) -> None:
+def test_records_published_by_a_recovery_are_not_settled_before_readers_see_them(site: Site, end: End) -> None:
     """Otherwise the row would be settled, and no take-over would look again."""
 
     def spoil(point: PausePoint) -> None:
@@ -223,7 +223,7 @@ def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(site: Si
 @pytest.mark.parametrize("remedy", [commit_there, abort_there], ids=["commit marker", "abort marker"])
 @every_said
 @every_tier
-def test_what_hangs_is_not_believed(
+def test_a_hanging_transaction_is_not_taken_for_an_end(
     site: Site, said: Said, remedy: Callable[[Site], None], caplog: pytest.LogCaptureFixture, heard: Heard
 ) -> None:
     site.write("before")
@@ -326,7 +326,7 @@ def test_of_a_transaction_before_the_row_no_end_is_guessed(site: Site) -> None:
 
 
 @every_tier
-def test_recovery_commits_what_hangs_if_the_settled_row_names_it(site: Site, tier: Tier) -> None:
+def test_recovery_commits_a_hanging_transaction_named_by_the_settled_row(site: Site, tier: Tier) -> None:
     """Before transaction.version 2 another transaction may have the pair."""
     with site.writer() as writer:
         write(writer, "before")
@@ -402,7 +402,7 @@ def test_a_process_that_sleeps_before_or_after_it_has_read(
 
 @pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
 @every_tier
-def test_its_own_process_wakes_up(site: Site, end: End) -> None:
+def test_the_deciding_process_wakes_up(site: Site, end: End) -> None:
     """It has decided, and has not committed in Kafka; another process has taken over, and found the tear."""
     site.write("before")
     owner = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_both)
@@ -471,7 +471,7 @@ def test_markers_that_are_under_way_are_awaited(site: Site) -> None:
 
 @pytest.mark.parametrize("partition", [0, 1])
 @every_tier
-def test_another_transaction_of_the_producer_is_open_behind_what_hangs(site: Site, partition: int) -> None:
+def test_another_transaction_of_the_producer_is_open_behind_a_hanging_one(site: Site, partition: int) -> None:
     """No row names it, so it is aborted; where both are in one partition, its marker ends both."""
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
@@ -489,7 +489,7 @@ def test_another_transaction_of_the_producer_is_open_behind_what_hangs(site: Sit
     assert_once(site, "later")
 
 
-def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(site: Site) -> None:
+def test_a_commit_marker_does_not_commit_a_later_transaction(site: Site) -> None:
     """The tool refuses where the producer has begun another transaction in the partition."""
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
@@ -564,7 +564,7 @@ def test_without_read_a_committed_transaction_is_believed(
         site.emulator.remove_acls(DENIALS)
 
 
-def test_an_unreadable_manifest_of_what_is_committed_stops_nothing(
+def test_an_unreadable_manifest_of_a_committed_transaction_stops_nothing(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.write("before")

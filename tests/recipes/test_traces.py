@@ -144,7 +144,7 @@ def test_baggage_goes_with_the_record_unless_it_has_its_own(heard: Heard, scenar
     assert len(traceparents(scenario.emulator, scenario.topic, 2)) == 2
 
 
-def test_a_pool_traces_too_and_each_writer_can_leave_it(heard: Heard, scenario: Scenario) -> None:
+def test_a_pool_traces_too_and_each_writer_can_turn_tracing_off(heard: Heard, scenario: Scenario) -> None:
     servers = scenario.emulator.bootstrap_servers
     with DualWriter(scenario.database.engine, prefix="traced", bootstrap_servers=servers) as pool:
         with pool.transaction() as tx:
@@ -164,7 +164,7 @@ def test_a_refused_send_fails_its_span(heard: Heard, scenario: Scenario) -> None
     assert "error.type" in sent.attributes
 
 
-def test_what_was_stored_while_kafka_was_away_keeps_its_context(heard: Heard, scenario: Scenario) -> None:
+def test_a_block_stored_while_kafka_was_away_keeps_its_context(heard: Heard, scenario: Scenario) -> None:
     scenario.transactional_id = f"{unique('pool')}-0"
     with make_pool(scenario, **AWAY) as pool:
         write(pool, scenario, 0)
@@ -178,7 +178,7 @@ def test_what_was_stored_while_kafka_was_away_keeps_its_context(heard: Heard, sc
     assert links == [parent.split("-")[2] for parent in created[1:]]
 
 
-def test_what_is_published_again_after_a_crash_keeps_its_context(heard: Heard, tmp_path: Path) -> None:
+def test_a_block_published_again_after_a_crash_keeps_its_context(heard: Heard, tmp_path: Path) -> None:
     """The process sleeps after the decision, Kafka aborts, and another process repairs: one context, and one record."""
     store = sqlite_store(tmp_path)
     with site_of(Tier.STORED_PAIR, store) as site:
@@ -251,7 +251,7 @@ async def test_an_asynchronous_producer_and_a_batch_are_traced(heard: Heard, emu
     assert [f"{link.context.span_id:016x}" for link in batch.links] == ["b7ad6b7169203331"]
 
 
-def test_what_cannot_be_traced_is_refused() -> None:
+def test_untraceable_records_are_refused() -> None:
     script = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from dualwrite import Producer\n"

@@ -116,7 +116,7 @@ SINCE: Final[dict[str, Callable[[Site], object]]] = {
     ],
 )
 @every_tier
-def test_what_a_later_row_has_published_is_not_published_again(site: Site, repair: str, since: str) -> None:
+def test_records_published_by_a_later_row_are_not_published_again(site: Site, repair: str, since: str) -> None:
     site.write("before")
     row = aborted(site)
     REPAIRS[repair](site)

@@ -49,7 +49,7 @@ def writer_in(emulator: Emulator, store: Database) -> DualWriter:
 
 
 @every_tier
-def test_what_is_confirmed_is_settled_at_close(store: Database, tier: Tier) -> None:
+def test_a_confirmed_transaction_is_settled_at_close(store: Database, tier: Tier) -> None:
     with site_of(tier, store) as site:
         with site.writer() as writer:
             write(writer, "1")
@@ -106,7 +106,7 @@ def test_closing_in_another_loop_leaves_the_row_as_it_is(postgres_store: Databas
 
 
 @every_tier
-def test_what_kafka_has_not_confirmed_is_not_settled(store: Database, tier: Tier) -> None:
+def test_an_unconfirmed_transaction_is_not_settled(store: Database, tier: Tier) -> None:
     with site_of(tier, store) as site:
         with site.writer(max_block_ms=4_000) as writer:
             site.emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=None))
@@ -130,7 +130,7 @@ def test_a_row_whose_proof_was_found_by_a_take_over_is_left(store: Database) -> 
         assert (site.row(), site.text()) == (row, text)
 
 
-def test_a_row_of_another_process_is_left_to_it(store: Database) -> None:
+def test_the_row_of_another_process_is_left_to_that_process(store: Database) -> None:
     with site_of(Tier.KEEP_PREPARED, store) as site:
         with site.writer() as second:
             with site.writer() as first:
@@ -276,7 +276,7 @@ def test_an_id_that_is_in_use_is_left(postgres_store: Database) -> None:
 # ---- by command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_is_given_up_and_asks(call: Call, store: SqliteDatabase) -> None:
+def test_the_command_lists_the_transactions_to_give_up_and_asks(call: Call, store: SqliteDatabase) -> None:
     with gone(Tier.BOUNDED, store) as (site, another, cluster_id):
         url = store.url.render_as_string(hide_password=False)
         options = ("recover", "--bootstrap-server", another.bootstrap_servers, "--database", url)

@@ -73,7 +73,7 @@ def found_by(scenario: Scenario, *, apply: bool, **settings: Any) -> list[tuple[
 
 
 @pytest.mark.parametrize("apply", [False, True])
-def test_what_waits_is_found_and_published_in_order(scenario: Scenario, apply: bool) -> None:
+def test_waiting_blocks_are_found_and_published_in_order(scenario: Scenario, apply: bool) -> None:
     leave_waiting(scenario, 1, 2, 3)
     assert found_by(scenario, apply=apply, min_age_ms=60_000) == [(outbox_of(scenario), Action.YOUNG, False)]
     assert found_by(scenario, apply=apply) == [(outbox_of(scenario), Action.PUBLISH, apply)]
@@ -92,7 +92,7 @@ def test_an_outbox_without_its_state_row_is_not_lost(scenario: Scenario, apply: 
     assert bool(state_row(scenario.database, outbox_of(scenario))) is apply
 
 
-def test_it_is_not_found_under_another_prefix(scenario: Scenario) -> None:
+def test_an_outbox_is_not_found_under_another_prefix(scenario: Scenario) -> None:
     leave_waiting(scenario, 1)
     execute(scenario, "DELETE FROM kafka_transaction_state")
     assert found_by(scenario, apply=True, prefix="another-") == []
@@ -147,7 +147,7 @@ def test_an_expired_lease_protects_no_process(scenario: Scenario, publisher: Any
 
 
 @pytest.mark.parametrize("tier", Tier)
-def test_it_publishes_to_a_compacted_topic_on_every_tier(database: Database, tier: Tier) -> None:
+def test_recovery_publishes_to_a_compacted_topic_on_every_tier(database: Database, tier: Tier) -> None:
     with Emulator(config=TIERS[tier]) as broker:
         scenario = made(database, broker)
         broker.set_config({"cleanup.policy": "compact"}, topic=scenario.topic)
@@ -199,7 +199,7 @@ def test_a_copy_of_a_database_publishes_nothing_that_waits_in_the_original(scena
     assert (bodies(scenario), event_bodies(scenario.database)) == ([], ["1"])
 
 
-def test_a_database_that_has_moved_publishes_what_waits(scenario: Scenario) -> None:
+def test_a_moved_database_publishes_waiting_blocks(scenario: Scenario) -> None:
     leave_waiting(scenario, 1)
     adopt(scenario.database.aside, "moved", force=True)
     leave_waiting(scenario, 2)
@@ -208,7 +208,7 @@ def test_a_database_that_has_moved_publishes_what_waits(scenario: Scenario) -> N
 
 
 @pytest.mark.parametrize("is_behind", [True, False])
-def test_a_copy_without_sequences_publishes_what_waits_before_new_blocks(scenario: Scenario, is_behind: bool) -> None:
+def test_a_copy_without_sequences_publishes_waiting_blocks_before_new_ones(scenario: Scenario, is_behind: bool) -> None:
     """Logical replication copies rows, and migration services do."""
     needs_postgres(scenario.database, "numbers come from the rows elsewhere")
     leave_waiting(scenario, 1, 2)

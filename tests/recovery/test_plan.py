@@ -272,7 +272,7 @@ def test_a_closed_transaction_is_never_aborted() -> None:
         ("unheard of", 400, None),
     ],
 )
-def test_an_age_is_that_of_what_is_open(state: str, start_ms: int | None, expected_ms: int | None) -> None:
+def test_the_age_is_that_of_the_open_transaction(state: str, start_ms: int | None, expected_ms: int | None) -> None:
     description = described_as(state, PreparedTxnState(), start_ms)
     assert Seen("id", "id", StoredRow("", ""), description, HERE, 1_000).age_ms == expected_ms
 

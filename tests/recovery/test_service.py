@@ -34,7 +34,9 @@ EXPECTED = {Predecessor.COMMITTED: Action.COMMIT, Predecessor.ROLLED_BACK: Actio
 
 
 @pytest.mark.parametrize("predecessor", Predecessor)
-def test_what_a_crash_left_is_planned_then_resolved_then_gone(scenario: Scenario, predecessor: Predecessor) -> None:
+def test_transactions_left_by_a_crash_are_planned_then_resolved_then_gone(
+    scenario: Scenario, predecessor: Predecessor
+) -> None:
     scenario.leave_behind(predecessor)
     before = scenario.emulator.transactions()
     with service(scenario) as recovery:
@@ -54,7 +56,7 @@ def test_what_a_crash_left_is_planned_then_resolved_then_gone(scenario: Scenario
     scenario.assert_both_sides_agree()
 
 
-def test_what_was_opened_and_never_prepared_is_aborted(scenario: Scenario) -> None:
+def test_a_transaction_opened_and_never_prepared_is_aborted(scenario: Scenario) -> None:
     left_open(scenario.emulator, scenario.kafka_id, scenario.topic)
     SqlAlchemyStateStore(scenario.database.engine).ensure_row(scenario.transactional_id)
     with service(scenario) as recovery:
@@ -120,7 +122,7 @@ def test_naming_an_id_does_not_overrule_its_row(scenario: Scenario) -> None:
     scenario.assert_both_sides_agree()
 
 
-def test_many_by_their_prefix_and_no_others(database: Database, emulator: Emulator) -> None:
+def test_a_prefix_selects_its_ids_only(database: Database, emulator: Emulator) -> None:
     ours = [Scenario(database, emulator, transactional_id=f"a_%{number}") for number in range(3)]
     other = Scenario(database, emulator, transactional_id="A_%9")
     between = Scenario(database, emulator, transactional_id="abc-1")
@@ -170,9 +172,7 @@ def test_two_at_once_resolve_everything_exactly_once(database: Database, emulato
         scenario.assert_nothing_open()
 
 
-def test_a_row_that_makes_no_sense_is_reported_and_keeps_nothing_from_the_others(
-    database: Database, emulator: Emulator
-) -> None:
+def test_an_invalid_row_is_reported_and_does_not_stop_the_rest(database: Database, emulator: Emulator) -> None:
     broken = Scenario(database, emulator, transactional_id="some-1")
     fine = Scenario(database, emulator, transactional_id="some-2")
     fine.leave_behind(Predecessor.COMMITTED)
@@ -195,7 +195,7 @@ def test_a_database_without_the_table_decides_nothing(database: Database, emulat
 
 
 @pytest.mark.parametrize(("api", "recovered"), [("ListTransactions", 1), ("DescribeTransactions", 0)])
-def test_what_kafka_does_not_tell_is_unseen_and_left(scenario: Scenario, api: str, recovered: int) -> None:
+def test_an_id_that_kafka_does_not_describe_is_unseen_and_left(scenario: Scenario, api: str, recovered: int) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
     ids = [scenario.transactional_id, "another"]
     with service(scenario, prefix=scenario.transactional_id, transactional_ids=ids) as recovery:

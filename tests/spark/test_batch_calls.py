@@ -73,7 +73,7 @@ def test_runs_and_batches_count_their_own_calls() -> None:
     assert (application.written(7), application.written(8), application.written(9)) == ("ab", "c", "x")
 
 
-def test_what_has_no_order_is_refused() -> None:
+def test_calls_without_an_order_are_refused() -> None:
     application = Application()
     with ThreadPoolExecutor(1) as another:
         application.process("a")

@@ -38,7 +38,7 @@ def _lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(batch_log, "_warned_of", set())
 
 
-def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_has_a_log_line_with_its_counts(caplog: pytest.LogCaptureFixture) -> None:
     log_batch("s", "q", 7, [result(0), result(1), result(2, TaskOutcome.EMPTY)], summary(2, aborted=1))
     assert caplog.messages == [
         "sink s, batch 7 of q: "
@@ -47,7 +47,7 @@ def test_a_batch_has_a_line_with_what_it_did(caplog: pytest.LogCaptureFixture) -
     ]
 
 
-def test_what_a_plan_completes_has_a_line_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_batch_completed_by_a_plan_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
     done = BatchName("q", 7)
     tally = Tally(5, 1, 0, 0, {done: 3, BatchName("job:j", 0): 2}, {done: 1})
     decided_at = dt.datetime(2026, 11, 20)

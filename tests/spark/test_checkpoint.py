@@ -57,7 +57,7 @@ def test_at_the_very_first_batch_there_is_no_log_of_commits(directory: Path) -> 
 
 
 @pytest.mark.parametrize("location", [None, "/not/here", "hdfs://nowhere/checkpoint", "s3a://bucket/checkpoint"])
-def test_one_that_cannot_be_read_says_nothing(location: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_checkpoint_gives_no_digest(location: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)  # as if they were not installed
     monkeypatch.setitem(sys.modules, "pyarrow.fs", None)
     checkpoint = Checkpoint(location)

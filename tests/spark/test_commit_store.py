@@ -159,7 +159,7 @@ def test_the_transaction_of_a_decided_attempt_is_replaced_once(store: AnyStore, 
     assert store.still_wanted(wanted, wanted) == {attempt_id: OTHER}
 
 
-def test_only_what_is_to_be_committed_is_replaced(store: AnyStore, sink: str) -> None:
+def test_only_rows_to_be_committed_are_replaced(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     undecided = prepared(store, sink, generation)
     assert not store.replace(sink, undecided, STATE, OTHER)
@@ -466,7 +466,7 @@ def test_claims_are_handed_out_durably(engine: sa.Engine, sink: str, monkeypatch
     assert store.sinks() == [row for row in store.sinks() if "/" not in row.sink_id]
 
 
-def test_what_fails_inside_the_decision_undoes_it(store: AnyStore, sink: str) -> None:
+def test_a_failure_inside_the_decision_undoes_it(store: AnyStore, sink: str) -> None:
     if not isinstance(store, CommitStore):
         pytest.skip("nothing runs inside a record")
     generation = plan(store, sink)
@@ -566,7 +566,7 @@ def test_a_sink_belongs_to_one_query(store: AnyStore, sink: str) -> None:
 # ---- finishing -----------------------------------------------------------------------------------------------
 
 
-def test_what_kafka_answered_twice_changes_nothing(store: AnyStore, sink: str) -> None:
+def test_a_repeated_result_of_kafka_changes_nothing(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     winner, loser = prepared(store, sink, generation), leased(store, sink, generation, partition=1)
     store.decide(decision(sink, generation, winner), FAIL)
@@ -620,7 +620,7 @@ def test_the_newest_lost_batch_is_the_one_that_is_named(store: AnyStore, sink: s
     assert named == [2, 1, 0]
 
 
-def test_a_plan_says_what_is_undecided(store: AnyStore, sink: str) -> None:
+def test_a_plan_lists_undecided_attempts(store: AnyStore, sink: str) -> None:
     assert store.plan(sink, query_id=None, on_new_checkpoint=FAIL).undecided is None, "the query is not known yet"
     assert store.plan(sink, query_id=QUERY, on_new_checkpoint=FAIL).undecided == BatchName(QUERY, 0)
     for batch_id in range(2):
@@ -630,7 +630,7 @@ def test_a_plan_says_what_is_undecided(store: AnyStore, sink: str) -> None:
     assert adopted.undecided == BatchName("other", 0)
 
 
-def test_a_plan_of_a_job_says_what_is_undecided(store: AnyStore, sink: str) -> None:
+def test_a_plan_of_a_job_lists_undecided_attempts(store: AnyStore, sink: str) -> None:
     job = query_id_of_job("daily", 20261120)
     planned = store.plan(sink, query_id=job, batch_id=20261120, on_new_checkpoint=FAIL)
     assert planned.undecided == BatchName(job, 20261120)
@@ -665,7 +665,7 @@ def test_an_operator_says_that_it_is_lost(store: AnyStore, sink: str) -> None:
 # ---- operators -----------------------------------------------------------------------------------------------
 
 
-def test_only_what_kafka_was_found_to_have_committed_is_acknowledged(store: AnyStore, sink: str) -> None:
+def test_only_an_attempt_found_committed_in_kafka_is_acknowledged(store: AnyStore, sink: str) -> None:
     """Other attempts are to be aborted; they may be open in Kafka, and would stay so."""
     attempt_id = prepared(store, sink, plan(store, sink), 0, 0)
     store.condemn(sink)

@@ -89,7 +89,7 @@ def test_a_second_time_ends_in_the_same_way(world: KafkaWorld) -> None:
     assert world.committed() == ids_of(*claims[:2])
 
 
-def test_what_kafka_has_committed_is_not_reported_as_aborted(world: KafkaWorld) -> None:
+def test_a_transaction_committed_by_kafka_is_not_reported_as_aborted(world: KafkaWorld) -> None:
     """A failover took the decision back after Kafka knew it: its row wants an abort now."""
     (won,) = prepared(world, 1)
     side = world.side()
@@ -358,7 +358,7 @@ def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: s
     assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 40
 
 
-def test_one_failure_does_not_stop_the_others(world: KafkaWorld) -> None:
+def test_one_failure_does_not_stop_the_other_completions(world: KafkaWorld) -> None:
     claims = prepared(world, 3)
     refused = Error(53)  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     world.faults.add(Fault(api="EndTxn", action=refused, transactional_id="s-1-0", count=None))

@@ -42,7 +42,7 @@ def test_each_batch_is_written_once_however_often_spark_replays_it(
     assert world.open_transactions() == []
 
 
-def test_columns_say_where_a_record_goes_and_what_is_in_it(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+def test_columns_name_the_destination_and_the_content_of_a_record(spark: SparkSession, sqlite_world: SinkWorld) -> None:
     world = sqlite_world
     other = world.new_topic()
     world.add_batch(

@@ -192,7 +192,7 @@ def test_a_broker_that_refused_phase_two_completes_it_at_the_next_plan(matrix: M
 
 
 @pytest.mark.parametrize("point", [At.AFTER_DECISION, At.BEFORE_COMPLETION])
-def test_what_a_broker_aborts_after_the_decision_is_published_again(matrix: Matrix, point: At) -> None:
+def test_records_aborted_by_a_broker_after_the_decision_are_published_again(matrix: Matrix, point: At) -> None:
     fault = Fault(point, Action.WAIT, _COMMITTER)
     matrix.faults.arm(fault)
     matrix.add_batch()

@@ -62,7 +62,7 @@ def test_then_the_newest_of_the_usual_places(tmp_path: Path, monkeypatch: pytest
     assert find_java({}) == Java((tmp_path / "usual" / "21.0.2").resolve(), 21, runs_spark=True)
 
 
-def test_one_without_a_release_file_is_asked(tmp_path: Path) -> None:
+def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     (tmp_path / "path").mkdir()
     home = installation(tmp_path / "real", "17.0.1", modules=None)
     (tmp_path / "path" / "java").write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
@@ -82,7 +82,7 @@ def test_a_java_home_without_java_is_refused(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_where_there_is_none_it_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_lists_the_versions_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find_spec", lambda name: None)
     installation(tmp_path / "usual" / "old", "11.0.20")
     with pytest.raises(JavaError, match=r"usual/old is Java 11\. Install one"):

@@ -61,7 +61,7 @@ transaction.two.phase.commit.enable transactional.id value.serializer
         ),
     ],
 )
-def test_what_is_taken(given: dict[str, str], settings: dict[str, str]) -> None:
+def test_supported_kafka_settings_are_taken(given: dict[str, str], settings: dict[str, str]) -> None:
     assert checked_settings(SERVERS | given) == SERVERS | settings
 
 
@@ -88,7 +88,7 @@ def test_what_is_taken(given: dict[str, str], settings: dict[str, str]) -> None:
         ({"sasl.oauth.token.provider": "nowhere.at.all:x"}, "package.module:function"),
     ],
 )
-def test_what_is_refused(given: dict[str, str], sentence: str) -> None:
+def test_unsupported_kafka_settings_are_refused(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SinkOptionError, match=sentence):
         checked_settings(SERVERS | given)
 

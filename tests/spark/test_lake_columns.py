@@ -37,13 +37,13 @@ ICEBERG = IcebergTraits(
 )
 
 
-def test_what_is_supported() -> None:
+def test_supported_columns_are_accepted() -> None:
     assert delta_support.why_unsupported(DELTA) is None
     assert iceberg_support.why_unsupported(ICEBERG) is None
     check_supported(OPTIONS, TABLE)
 
 
-def test_what_is_unsupported_is_refused_by_name() -> None:
+def test_unsupported_columns_are_refused_by_name() -> None:
     with pytest.raises(SinkOptionError, match="delta:/lake/orders is too old; nothing was written"):
         check_supported(OPTIONS, replace(TABLE, unsupported="is too old"))
 

@@ -77,7 +77,9 @@ def _with_version(directory: Path, version: int) -> Path:
 
 
 @pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
-def test_the_library_commits_to_what_is_supported(store: CommitStore, tmp_path: Path, feature: str) -> None:
+def test_the_library_commits_to_tables_with_supported_features(
+    store: CommitStore, tmp_path: Path, feature: str
+) -> None:
     """Otherwise a decided batch would be owed for ever."""
     _assert_published(store, tmp_path, _with_feature(tmp_path, feature))
 

@@ -131,7 +131,7 @@ def test_a_copy_that_has_got_ahead_keeps_the_other_from_deciding(world: LakeWorl
 
 
 @pytest.mark.parametrize("batches", [1, 2], ids=["the same generation", "a higher one"])
-def test_what_is_owed_stays_owed_when_a_copy_has_published(world: LakeWorld, other: LakeWorld, batches: int) -> None:
+def test_owed_files_stay_owed_when_a_copy_has_published(world: LakeWorld, other: LakeWorld, batches: int) -> None:
     run_batch(world.process(), 0, [1])
     copy_database(world.store_file, other.store_file)
     owe(world, 1, [2])
@@ -159,7 +159,7 @@ def test_a_copy_that_is_behind_is_noticed(world: LakeWorld, other: LakeWorld) ->
         world.process().plan()
 
 
-def test_what_a_copy_owes_too_is_published_once(world: LakeWorld, other: LakeWorld) -> None:
+def test_files_owed_by_a_copy_too_are_published_once(world: LakeWorld, other: LakeWorld) -> None:
     owe(world, 0, [1])
     copy_database(world.store_file, other.store_file)
     publisher(other).publish()

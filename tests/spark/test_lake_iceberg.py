@@ -184,7 +184,7 @@ def test_pyiceberg_does_not_try_again_by_itself(sqlite_world: LakeWorld, sqlite_
     assert (table.pointer(), in_metadata(table)) == (current, files), "nothing is left of what was tried"
 
 
-def test_what_a_commit_may_refer_to_is_not_deleted(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
+def test_files_that_a_commit_may_refer_to_are_not_deleted(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
     log = sqlite_table.log(sqlite_world.options.sink_id)
     before = in_metadata(sqlite_table)
 
@@ -262,7 +262,7 @@ def test_all_that_the_pointer_leads_to_is_flushed_before_it_is_moved(
     assert before_forgetting[-1] == "DURABLE"
 
 
-def test_what_cannot_be_flushed_stays_owed(sqlite_world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_flushed_stay_owed(sqlite_world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     owe(sqlite_world, 0, [1])
 
     def lost(self: TablePointer) -> None:

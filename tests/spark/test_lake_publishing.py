@@ -81,7 +81,7 @@ def test_a_sleeper_after_the_table_was_optimised_and_vacuumed(world: LakeWorld, 
     world.assert_exactly_once([1, 2, 3])
 
 
-def test_what_others_commit_in_between_is_read_again(world: LakeWorld) -> None:
+def test_commits_of_others_in_between_are_read_again(world: LakeWorld) -> None:
     owe(world, 0, [1])
     others = iter(("10", "11"))
 
@@ -129,7 +129,7 @@ def test_a_commit_that_fails_stays_owed(world: LakeWorld, monkeypatch: pytest.Mo
     world.assert_exactly_once([1, 2, 3])
 
 
-def test_what_is_owed_comes_before_what_is_new(world: LakeWorld) -> None:
+def test_owed_files_come_before_new_ones(world: LakeWorld) -> None:
     """A planner that does not know its query begins late: another driver decides after its plan."""
     other, late = world.process(die_at(P.BEFORE_ADDITION)), world.process()
     result = other.write(other.plan(), 0, 0, [1])
@@ -143,7 +143,7 @@ def test_what_is_owed_comes_before_what_is_new(world: LakeWorld) -> None:
 
 
 @pytest.mark.parametrize("other", ["none", "another"])
-def test_what_is_owed_is_published_by_a_query_whose_option_has_changed(
+def test_owed_files_are_published_by_a_query_whose_option_has_changed(
     world: LakeWorld, tmp_path: Path, other: str
 ) -> None:
     owe(world, 0, [1, 2])
@@ -155,7 +155,7 @@ def test_what_is_owed_is_published_by_a_query_whose_option_has_changed(
     assert world.lake_rows == [1, 2, 4]
 
 
-def test_a_job_that_is_decided_publishes_what_is_owed(world: LakeWorld) -> None:
+def test_a_decided_job_publishes_owed_files(world: LakeWorld) -> None:
     job = "job:daily"
     process = world.process(die_at(P.BEFORE_ADDITION))
     plan = process.sink.plan(SCHEMA, query_id=job, batch_id=0)
@@ -233,7 +233,7 @@ def test_a_commit_that_is_repeated_after_a_file_is_gone_does_not_call_it_undecid
 # ---- on disk ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_recorded_was_flushed_before(sqlite_world: LakeWorld, flushed: list[str]) -> None:
+def test_recorded_files_were_flushed_before(sqlite_world: LakeWorld, flushed: list[str]) -> None:
     world, order = sqlite_world, flushed
     run_batch(world.process(lambda point: order.append(str(point))), 0, [1], partitions=1)
     (file,) = world.table.files()
@@ -304,7 +304,7 @@ def test_an_older_copy_of_the_table_is_refused(world: LakeWorld, tmp_path: Path)
     assert world.store.sinks() == before
 
 
-def test_another_table_in_its_place_gets_what_is_new(world: LakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_table_in_its_place_gets_the_new_files(world: LakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     run_batch(world.process(), 0, [1])
     world.table.replace()
     with caplog.at_level(logging.WARNING, "spark_sink"):
@@ -313,7 +313,7 @@ def test_another_table_in_its_place_gets_what_is_new(world: LakeWorld, caplog: p
     assert "is another table than before" in caplog.text
 
 
-def test_another_table_does_not_get_what_is_owed_to_the_first(world: LakeWorld) -> None:
+def test_another_table_does_not_get_files_owed_to_the_first(world: LakeWorld) -> None:
     owe(world, 0, [1])
     files = {name: Path(world.table.directory, name).read_bytes() for name in world.table.files()}
     world.table.replace()
@@ -377,7 +377,7 @@ def test_a_file_that_is_gone_before_the_decision_is_written_again(world: LakeWor
 # ---- giving up ----------------------------------------------------------------------------------------------
 
 
-def test_files_of_losers_are_deleted_and_no_others(world: LakeWorld) -> None:
+def test_only_files_of_losers_are_deleted(world: LakeWorld) -> None:
     process = world.process()
     plan = process.plan()
     loser, winner = process.write(plan, 0, 0, [1, 2]), process.write(plan, 0, 0, [1, 2])
@@ -392,7 +392,7 @@ def test_files_of_losers_are_deleted_and_no_others(world: LakeWorld) -> None:
     world.assert_exactly_once([1, 2, 3])
 
 
-def test_what_is_owed_outlives_its_attempts(world: LakeWorld) -> None:
+def test_owed_files_outlive_their_attempts(world: LakeWorld) -> None:
     """They are deleted with their batches, which Kafka may have long before the table has."""
     owe(world, 0, [1, 2])
     with world.database.engine.begin() as connection:

@@ -101,7 +101,7 @@ def test_a_file_is_old_by_the_last_plan_that_the_store_knows(world: LakeWorld, d
     assert strays(world).find() == ([file] if days > AGE_DAYS else [])
 
 
-def test_copies_for_an_altered_table_and_what_was_given_up(world: LakeWorld) -> None:
+def test_copies_for_an_altered_table_and_files_of_given_up_batches_are_deleted(world: LakeWorld) -> None:
     owe(world, 1, [3])
     (batch,) = owed(world)
     (attempt_id,) = (file.attempt_id for file in batch.files)
@@ -121,7 +121,7 @@ def test_copies_for_an_altered_table_and_what_was_given_up(world: LakeWorld) -> 
 # ---- kept -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_prepared_or_owed_stays_however_old_it_is(world: LakeWorld) -> None:
+def test_prepared_or_owed_files_stay_however_old_they_are(world: LakeWorld) -> None:
     owe(world, 1, [3])
     process = world.process()
     plan = process.plan()
@@ -157,7 +157,7 @@ def test_files_of_others_stay(world: LakeWorld, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_what_an_older_version_of_a_delta_table_has(store: CommitStore, tmp_path: Path, checkpoint: bool) -> None:
+def test_files_of_an_older_version_of_a_delta_table_stay(store: CommitStore, tmp_path: Path, checkpoint: bool) -> None:
     table = DeltaLake(tmp_path)
     world = LakeWorld(store, table)
     run_batch(world.process(), 0, [1, 2])
@@ -180,7 +180,7 @@ def test_what_an_older_version_of_a_delta_table_has(store: CommitStore, tmp_path
         assert sorted(old.to_pyarrow_table()["value"].to_pylist()) == ["1", "2"]
 
 
-def test_what_an_older_snapshot_of_an_iceberg_table_has(store: CommitStore, tmp_path: Path) -> None:
+def test_files_of_an_older_snapshot_of_an_iceberg_table_stay(store: CommitStore, tmp_path: Path) -> None:
     table = IcebergLake(tmp_path)
     world = LakeWorld(store, table)
     run_batch(world.process(), 0, [1, 2])
@@ -216,7 +216,7 @@ def test_a_store_that_went_back_deletes_nothing(world: LakeWorld, tmp_path: Path
     assert (world.table.files(), world.lake_rows) == (before, [1, 2, 3, 4])
 
 
-def test_an_older_copy_of_the_table_keeps_what_it_lacks(world: LakeWorld, tmp_path: Path) -> None:
+def test_an_older_copy_of_the_table_keeps_its_missing_files(world: LakeWorld, tmp_path: Path) -> None:
     world.table.back_up(tmp_path / "backup")
     run_batch(world.process(), 1, [3])
     files = {name: (world.table.directory / name).read_bytes() for name in world.table.files()}
@@ -256,7 +256,7 @@ def test_a_directory_without_its_table_is_left_alone(world: LakeWorld) -> None:
 # ---- between any two steps --------------------------------------------------------------------------------------
 
 
-def test_what_a_sleeping_process_adds_after_all_is_there(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_added_late_by_a_sleeping_process_are_there(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read the table and its debts, and sleeps; an operator gives the batch up, and its files are deleted."""
     owe(world, 1, [3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
@@ -270,7 +270,7 @@ def test_what_a_sleeping_process_adds_after_all_is_there(world: LakeWorld, monke
     assert world.lake_rows == [1, 2, 4], "and no commit names the file that is deleted"
 
 
-def test_what_is_added_while_strays_are_looked_for_stays(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_added_during_a_search_for_strays_stay(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is added after the store was read, and before the table is outdated."""
     owe(world, 1, [3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)

@@ -22,7 +22,7 @@ def with_(**more: object) -> SinkOptions:
     return parse({**LEAST, **{name.replace("_", "."): value for name, value in more.items()}})
 
 
-def test_what_is_needed_is_enough() -> None:
+def test_the_required_options_are_enough() -> None:
     options = parse(LEAST)
     assert (options.sink_id, options.kafka) == ("orders", {"bootstrap.servers": "broker:9092"})
     assert (options.topic, options.include_headers, options.job_id, options.checkpoint_location) == (
@@ -112,7 +112,7 @@ def test_values_may_be_python_s_where_options_are_a_mapping() -> None:
         ("SINKID", "again", "given twice"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_remedy(name: str, value: object, sentence: str) -> None:
+def test_impossible_options_are_refused_with_a_remedy(name: str, value: object, sentence: str) -> None:
     with pytest.raises(SinkOptionError) as refusal:
         parse({**LEAST, name: value})
     assert sentence in str(refusal.value)
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused_with_a_remedy(name: str, value: object, sente
         ("commitStore.url", "set either commitStore.url,"),
     ],
 )
-def test_what_is_missing_is_named(missing: str, sentence: str) -> None:
+def test_missing_options_are_named(missing: str, sentence: str) -> None:
     with pytest.raises(SinkOptionError) as refusal:
         parse({name: value for name, value in LEAST.items() if name != missing})
     assert sentence in str(refusal.value)
@@ -151,7 +151,7 @@ def test_a_key_needs_an_upsert_and_columns_differ() -> None:
         with_(dual_table="orders", dual_columns="id,id")
 
 
-def test_what_is_switched_off_may_be_said() -> None:
+def test_an_option_may_be_switched_off_explicitly() -> None:
     assert with_(
         asyncProgressTrackingEnabled="false",
         asyncProgressTrackingCheckpointIntervalMs="9",

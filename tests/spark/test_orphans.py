@@ -49,7 +49,7 @@ OLD_MS = 3_600_000
         (AttemptStatus.LOST, True, OLD_MS, OrphanEnd.LOST),
     ],
 )
-def test_what_is_done_about_an_orphan(
+def test_an_orphan_is_ended_or_left_by_its_state(
     known: AttemptStatus | None, may_abort: bool, age_ms: int, end: OrphanEnd
 ) -> None:
     assert decide(known, is_undecided=True, age_ms=age_ms, may_abort=may_abort, min_age_ms=60_000) is end
@@ -147,7 +147,7 @@ def test_a_young_orphan_is_aborted_when_it_is_old(world: World, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("status", "values"), [("COMMITTED", [0, 1]), ("ABORTED", [])])
-def test_what_the_store_knows_by_its_pair_is_ended_as_it_was_decided(
+def test_an_attempt_known_by_its_pair_is_ended_as_it_was_decided(
     lost: CommitStore, status: str, values: list[int]
 ) -> None:
     world = World(lost)

@@ -111,7 +111,7 @@ def test_a_decided_batch_is_skipped_before_a_row_is_asked_for(world: World) -> N
     assert process.sink.write(process.plan(), task(0, 0), rows()).outcome is TaskOutcome.SKIPPED
 
 
-def test_what_a_result_says(world: World) -> None:
+def test_a_result_names_its_attempt(world: World) -> None:
     process = world.process()
     plan = process.plan()
     result = process.write(plan, 0, 1, [1, 2, 3])
@@ -179,7 +179,7 @@ def test_a_batch_ends_independently_of_old_ones(store: CommitStore, monkeypatch:
 # ---- ABORT ---------------------------------------------------------------------------------------------------
 
 
-def test_abort_gives_up_what_is_not_decided(world: World) -> None:
+def test_abort_gives_up_undecided_attempts(world: World) -> None:
     process = world.process()
     plan = process.plan()
     results = [process.write(plan, 0, n, [n]) for n in range(2)]

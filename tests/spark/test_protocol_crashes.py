@@ -70,7 +70,7 @@ def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, 
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
-def test_a_crash_at_any_pause_point_while_kafka_aborts_what_is_decided(
+def test_a_crash_at_any_pause_point_while_kafka_aborts_decided_transactions(
     sqlite_store: CommitStore, killed: Killed
 ) -> None:
     """Each open transaction is aborted after each decision, and again after each replacement of the first 5."""

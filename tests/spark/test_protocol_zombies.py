@@ -124,7 +124,9 @@ def was_aborted_against_the_decision(world: World) -> bool:
 
 
 @pytest.mark.parametrize("rule", ["keeps_what_is_prepared", "asks_after_opening"])
-def test_what_a_writer_does_without_a_rule(store: AnyStore, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+def test_without_either_rule_an_attempt_is_aborted_against_the_decision(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
     """This shows that the tests above would notice, if ids of aborted attempts were leased again."""
     monkeypatch.setattr(RetiredSlots, "retire", lambda *args: None)
     monkeypatch.setattr(operations, "_retired", lambda *args: [])
@@ -165,7 +167,7 @@ def test_a_repair_whose_attempt_is_marked_lost_before_the_replacement(
     assert sorted(world.broker.committed) == ([2, 4] if leaves_it_to_the_row else [1, 2, 3, 4])
 
 
-def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: AnyStore) -> None:
+def test_a_plan_that_slept_before_ending_the_attempts_it_condemned(store: AnyStore) -> None:
     world = World(store)
     loser = world.process()
     loser.write(loser.plan(), 0, 0, BATCHES[0])
@@ -177,7 +179,7 @@ def test_a_plan_that_slept_before_it_ends_what_it_condemned(store: AnyStore) -> 
     world.assert_exactly_once(BATCHES[0])
 
 
-def test_a_plan_logs_what_it_completes(store: AnyStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plan_logs_the_attempts_it_completes(store: AnyStore, caplog: pytest.LogCaptureFixture) -> None:
     world = World(store)
     process = world.process()
     process.write(process.plan(), 0, 2, BATCHES[0])

@@ -40,7 +40,7 @@ def options(**given: Any) -> SinkOptions:
         {"value": pa.binary(4), "key": pa.string_view(), "topic": pa.large_string()},
     ],
 )
-def test_what_may_be_sent(columns: dict[str, pa.DataType]) -> None:
+def test_supported_schemas_are_accepted(columns: dict[str, pa.DataType]) -> None:
     check_schema(pa.schema(columns), options(topic="orders"))
 
 
@@ -66,7 +66,7 @@ def test_what_may_be_sent(columns: dict[str, pa.DataType]) -> None:
         ({"value": pa.string()}, {"topic": "white space"}, "option topic is 'white space'"),
     ],
 )
-def test_what_may_not(columns: dict[str, pa.DataType], given: dict[str, str], sentence: str) -> None:
+def test_unsupported_schemas_are_refused(columns: dict[str, pa.DataType], given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SinkOptionError, match=sentence):
         check_schema(pa.schema(columns), options(**given))
 

@@ -79,7 +79,7 @@ def actions(report: RecoveryReport) -> set[tuple[Action, bool]]:
 
 
 @pytest.mark.parametrize("point", DECIDED)
-def test_what_was_decided_is_committed(sqlite_world: World, point: PausePoint) -> None:
+def test_a_decided_attempt_is_committed(sqlite_world: World, point: PausePoint) -> None:
     world = sqlite_world
     world.write("s", 0, [["a", "b"], ["c"]], die_at=point)
     before = (world.emulator.transactions(), world.store.attempts("s"))
@@ -115,7 +115,7 @@ def test_an_undecided_attempt_is_left_alone_unless_its_sink_is_named(sqlite_worl
     assert world.values() == ["a", "b"]
 
 
-def test_what_was_condemned_is_aborted(world: World) -> None:
+def test_a_condemned_attempt_is_aborted(world: World) -> None:
     world.write("s", 0, [["a"], ["b"]], die_at=P.COMMIT_START)
     world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_GENERATION)
     assert actions(world.recovery().recover()) == {(A.ABORT, True)}
@@ -123,7 +123,7 @@ def test_what_was_condemned_is_aborted(world: World) -> None:
     assert world.statuses("s") == [AttemptStatus.ABORTED]
 
 
-def test_what_is_young_is_left_to_its_application(sqlite_world: World) -> None:
+def test_a_young_attempt_is_left_to_its_application(sqlite_world: World) -> None:
     world = sqlite_world
     world.write("decided", 0, [["a"]], die_at=P.AFTER_DECISION)
     world.write("undecided", 0, [["b"]], die_at=P.COMMIT_START)
@@ -212,7 +212,7 @@ def test_rounds_go_on_after_one_that_failed(sqlite_world: World) -> None:
 # ---- transactions that cannot be ended ----------------------------------------------------------------------
 
 
-def test_what_the_broker_refuses_is_reported_and_keeps_nothing_else_from_being_ended(world: World) -> None:
+def test_a_transaction_refused_by_the_broker_is_reported_and_does_not_stop_the_rest(world: World) -> None:
     world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_DECISION)
     world.emulator.faults.add(
         Fault(api="EndTxn", action=Error(53), transactional_id="s-0-0", count=None)
@@ -262,7 +262,7 @@ def bounded_world(tmp_path: Any) -> Iterator[World]:
         made.engine.dispose()
 
 
-def test_what_the_broker_dropped_is_repaired(bounded_world: World) -> None:
+def test_a_transaction_dropped_by_the_broker_is_repaired(bounded_world: World) -> None:
     world = bounded_world
     world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_DECISION, **{"txn.timeoutMs": "60000"})
     world.emulator.advance_clock(80_000)

@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Iterator[RepairSite]:
 
 @pytest.mark.parametrize("via", ["commit", "plan", "finish"])
 @every_way
-def test_what_was_aborted_against_the_decision_is_published_again(
+def test_records_aborted_against_the_decision_are_published_again(
     tmp_path: Path, tier: Tier, way: Way, via: str
 ) -> None:
     with repair_site(tier, tmp_path) as site:
@@ -213,7 +213,7 @@ def test_an_attempt_is_repaired_again_and_again(tmp_path: Path, tier: Tier) -> N
 
 @pytest.mark.parametrize("way", [Way.INITIALISED, Way.USED, Way.EXPIRED])
 @every_tier
-def test_what_was_committed_is_never_published_again(tmp_path: Path, tier: Tier, way: Way) -> None:
+def test_committed_records_are_never_published_again(tmp_path: Path, tier: Tier, way: Way) -> None:
     with repair_site(tier, tmp_path) as site:
         sleeper = site.decided("a", "b").until(P.BEFORE_STATUSES)
         site.world.settle()
@@ -228,7 +228,7 @@ def test_what_was_committed_is_never_published_again(tmp_path: Path, tier: Tier,
 
 @pytest.mark.parametrize("way", [Way.INITIALISED, Way.USED, Way.EXPIRED])
 @every_tier
-def test_what_was_repaired_is_never_published_again(tmp_path: Path, tier: Tier, way: Way) -> None:
+def test_repaired_records_are_never_published_again(tmp_path: Path, tier: Tier, way: Way) -> None:
     with repair_site(tier, tmp_path) as site:
         committer = site.decided("a")
         let_end(site, Way.OPERATOR)
@@ -244,7 +244,7 @@ def test_what_was_repaired_is_never_published_again(tmp_path: Path, tier: Tier, 
 
 @pytest.mark.parametrize("uses_the_id", [False, True])
 @every_tier
-def test_what_was_repaired_is_not_published_again_for_a_store_that_was_restored(
+def test_repaired_records_are_not_published_again_for_a_restored_store(
     tmp_path: Path, tier: Tier, uses_the_id: bool
 ) -> None:
     with repair_site(tier, tmp_path) as site:
@@ -437,7 +437,7 @@ def test_many_attempts_at_once(site: RepairSite) -> None:
     site.assert_agreed(*values)
 
 
-def test_a_broker_that_cannot_tell_where_it_stored_what_was_sent_again(site: RepairSite) -> None:
+def test_a_broker_without_the_offsets_of_repeated_records(site: RepairSite) -> None:
     """A repetition is acknowledged as a duplicate, without an offset if the broker has restarted since."""
     committer = site.decided("a")
     let_end(site, Way.TIMEOUT)
@@ -683,7 +683,7 @@ def test_without_read_nothing_is_lost_and_the_error_names_the_right(tmp_path: Pa
 
 
 @every_tier
-def test_without_read_what_its_coordinator_has_committed_is_done(tmp_path: Path, tier: Tier) -> None:
+def test_without_read_an_attempt_committed_by_its_coordinator_is_done(tmp_path: Path, tier: Tier) -> None:
     with repair_site(tier, tmp_path, acls=ALLOWED) as site:
         site.decided("a").until(P.BEFORE_STATUSES).kill()
         site.world.settle()
@@ -695,7 +695,7 @@ def test_without_read_what_its_coordinator_has_committed_is_done(tmp_path: Path,
 
 @pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "aborted"])
 @every_tier
-def test_without_read_what_nothing_proves_waits_for_the_right(tmp_path: Path, tier: Tier, is_committed: bool) -> None:
+def test_without_read_an_unproven_attempt_waits_for_the_right(tmp_path: Path, tier: Tier, is_committed: bool) -> None:
     with repair_site(tier, tmp_path, acls=ALLOWED) as site:
         site.decided("a").until(P.BEFORE_STATUSES if is_committed else 1).kill()
         let_end(site, Way.INITIALISED)
@@ -751,7 +751,7 @@ def test_the_repair_of_a_killed_process_is_kept_once_the_records_it_repairs_are_
 
 @pytest.mark.parametrize("has_manifest", [True, False])
 @pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: f"tier {int(tier)}")
-def test_what_a_timeout_may_have_aborted_is_lost_once_nothing_tells(
+def test_an_attempt_possibly_aborted_by_a_timeout_is_lost_once_the_proof_is_gone(
     tmp_path: Path, tier: Tier, has_manifest: bool
 ) -> None:
     """The application is down for longer than the id and the records are kept."""
@@ -853,7 +853,7 @@ def test_where_nothing_times_out_no_topic_is_checked(tmp_path: Path, tier: Tier)
 
 
 @every_way
-def test_recovery_says_what_it_would_repair_and_repairs_it(tmp_path: Path, tier: Tier, way: Way) -> None:
+def test_recovery_lists_the_repairs_and_makes_them(tmp_path: Path, tier: Tier, way: Way) -> None:
     with (
         repair_site(tier, tmp_path) as site,
         TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin,

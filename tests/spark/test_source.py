@@ -90,7 +90,7 @@ def reader(read: Any, topics: Topics, **options: str) -> Any:
     return read.format("dualwrite-kafka-source").options(**given)
 
 
-def test_a_stream_reads_what_is_committed_and_goes_on_where_it_stopped(topics: Topics, stream: Stream) -> None:
+def test_a_stream_reads_committed_records_and_continues_after_a_stop(topics: Topics, stream: Stream) -> None:
     topic = topics.create(partitions=2)
     topics.abort(topic, "x", "y")
     topics.commit(topic, "a", "b")
@@ -109,7 +109,7 @@ def test_a_stream_reads_what_is_committed_and_goes_on_where_it_stopped(topics: T
     assert stream.run(subscribe=topic) == [["e", "f"]]
 
 
-def test_batches_are_limited_and_what_is_gone_ends_the_query(topics: Topics, stream: Stream) -> None:
+def test_batches_are_limited_and_deleted_records_end_the_query(topics: Topics, stream: Stream) -> None:
     topic = topics.create()
     topics.write(topic, *"abcdefg")
     topics.abort(topic, *"xyzxyz")  # offsets that count, and no rows
@@ -211,7 +211,7 @@ def test_a_batch_query(topics: Topics, spark: SparkSession, library: str) -> Non
     assert reader(spark.read, topics, subscribe=topics.create()).load().count() == 0
 
 
-def test_what_is_wrong_is_said_before_anything_is_read(topics: Topics, spark: SparkSession) -> None:
+def test_invalid_options_are_refused_before_anything_is_read(topics: Topics, spark: SparkSession) -> None:
     with pytest.raises(Exception, match=r"did you mean startingOffsets\?"):
         reader(spark.read, topics, subscribe="t", startingOffset="earliest").load()
     with pytest.raises(Exception, match="a batch query that starts at the latest offsets has nothing to read"):

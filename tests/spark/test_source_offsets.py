@@ -98,7 +98,7 @@ def test_the_id_of_each_topic_is_written_behind_its_offsets() -> None:
 
 
 @pytest.mark.parametrize("written", ['{"a": {"topicId": 7}}', '{"a": {"id": 7}}', '{"a": {"0": "7"}}', '{"a": 7}', "7"])
-def test_what_is_no_position(written: str) -> None:
+def test_invalid_positions_are_refused(written: str) -> None:
     with pytest.raises(ValueError, match=r"is not|has no"):
         from_json(json.loads(written))
 
@@ -164,7 +164,7 @@ def test_a_query_begins_where_its_first_batch_was_planned(
     assert from_checkpoint(written) == At({each: end for each, (_, end, _) in grown(1).items()})
 
 
-def test_what_is_deleted_before_the_first_batch_is_read_is_a_loss() -> None:
+def test_records_deleted_before_the_first_batch_is_read_are_a_loss() -> None:
     first = reader(GROWING, startingOffsets="earliest")
     end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
     again = reader(grown(0, deleted=2), startingOffsets="earliest")
@@ -639,7 +639,7 @@ def test_pieces_of_a_range_have_its_topic_id() -> None:
 # batch queries
 
 
-def test_a_batch_query_ends_with_what_is_committed() -> None:
+def test_a_batch_query_ends_at_the_last_stable_offset() -> None:
     logs = {A0: (2, 8, 20), A1: (0, 5, 5)}
     start = planner(logs).starting(EARLIEST)
     assert planner(logs).ending(start) == At({A0: 8, A1: 5})

@@ -112,7 +112,7 @@ def test_where_to_start_and_to_end() -> None:
         ({"topic": "orders"}, "topic is an option of the sink"),
     ],
 )
-def test_what_cannot_be(more: dict[str, str], sentence: str) -> None:
+def test_impossible_options_are_refused(more: dict[str, str], sentence: str) -> None:
     with pytest.raises(SinkOptionError, match=sentence):
         parse({**LEAST, **more})
 
@@ -128,7 +128,7 @@ def test_what_cannot_be(more: dict[str, str], sentence: str) -> None:
         ({"kafka.bootstrap.servers": "b:1", "assign": "{}"}, "names no partitions"),
     ],
 )
-def test_what_is_missing_or_makes_no_sense(given: dict[str, str], sentence: str) -> None:
+def test_missing_or_contradictory_options_are_refused(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(SinkOptionError, match=sentence):
         parse(given)
 

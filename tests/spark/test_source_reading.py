@@ -131,7 +131,7 @@ def test_records_of_an_open_transaction_are_behind_the_end(topics: Topics, read:
     assert read.rows(topic, 2, 6) == [(2, "c"), (3, "d"), (4, "e")]
 
 
-def test_read_uncommitted_gives_what_was_aborted(topics: Topics, read: Reads) -> None:
+def test_read_uncommitted_returns_aborted_records(topics: Topics, read: Reads) -> None:
     topic = topics.create()
     topics.abort(topic, "x")
     topics.commit(topic, "a")

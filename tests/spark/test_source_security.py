@@ -101,7 +101,7 @@ def test_tokens(come: Come, topic: str, certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["password", "authority"])
-def test_what_is_wrong_is_said_and_has_no_secret(
+def test_wrong_settings_are_reported_without_secrets(
     come: Come, topic: str, certificates: Certificates, wrong: str
 ) -> None:
     if wrong == "password":

@@ -54,7 +54,7 @@ def test_the_smallest_free_slot(leased: tuple[int, ...], slots: Leasable, slot: 
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 12), min_size=1)), max_size=8))
-def test_what_is_retired_is_never_free_again(steps: list[tuple[bool, set[int]]]) -> None:
+def test_a_retired_id_is_never_free_again(steps: list[tuple[bool, set[int]]]) -> None:
     slots, retired = Leasable(), set[int]()
     for with_smaller, gone in steps:
         slots = slots.beyond(max(gone)) if with_smaller else slots.without(gone)

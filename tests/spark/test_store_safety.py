@@ -49,7 +49,7 @@ def test_a_server_that_forgets_in_a_crash_is_refused_unless_that_is_accepted(mar
     assert "dw_sink" in sa.inspect(mariadb.aside).get_table_names()
 
 
-def test_one_that_forgets_only_with_its_machine_is_warned_of(
+def test_a_database_that_loses_commits_with_its_machine_is_warned_of(
     mariadb: MariaDbDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     with mariadb.aside.begin() as connection:
@@ -60,7 +60,7 @@ def test_one_that_forgets_only_with_its_machine_is_warned_of(
     assert caplog.text.count(f"the database's {FLUSH} is 2") == 1
 
 
-def test_what_is_accepted_has_a_name() -> None:
+def test_every_accepted_risk_has_a_name() -> None:
     assert parse({**LEAST, "commitStore.accept": f"galera,{FLUSH}"}).store.accept == ("galera", FLUSH)
     with pytest.raises(SinkOptionError, match=r"commitStore\.accept: 'gallera' is not one of .*galera"):
         parse({**LEAST, "commitStore.accept": "gallera"})

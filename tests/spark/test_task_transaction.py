@@ -45,7 +45,7 @@ def commit(world: KafkaWorld, transactional_id: str, state: Prepared) -> None:
     assert endings(claims, world.side().end(claims, everything)) == [Ending.COMMITTED]
 
 
-def test_what_is_prepared_stays_hidden_and_is_nothing_to_be_warned_of(
+def test_a_prepared_attempt_stays_hidden_and_causes_no_warning(
     world: KafkaWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -74,7 +74,7 @@ def test_an_id_is_used_again_and_again(world: KafkaWorld) -> None:
     assert world.committed() == ["a", "b", "c"]
 
 
-def test_what_a_dead_attempt_left_open_is_aborted_by_the_next_holder(world: KafkaWorld) -> None:
+def test_a_transaction_left_open_by_a_dead_attempt_is_aborted_by_the_next_holder(world: KafkaWorld) -> None:
     world.sent(world.side(), "s-0-0", "dead").close()
     assert world.state("s-0-0") == "Ongoing"
     commit(world, "s-0-0", world.prepared(world.side(), "s-0-0", "living"))

@@ -87,7 +87,7 @@ def test_a_batch_that_was_decided_before_is_counted_as_such(heard: Heard, world:
     assert {point.count for point in heard.points("phase.duration")} == set()
 
 
-def test_what_is_given_up_is_aborted(heard: Heard, world: ApplicationWorld) -> None:
+def test_a_given_up_attempt_is_aborted(heard: Heard, world: ApplicationWorld) -> None:
     world.write("s", 0, [["a"], ["b"]], die_at=PausePoint.COMMIT_START)
     world.write("s", 0, [["a"], ["b"]])
     assert heard.outcomes("batches") == {"decided": 1, "completed": 1}
@@ -95,7 +95,9 @@ def test_what_is_given_up_is_aborted(heard: Heard, world: ApplicationWorld) -> N
 
 
 @pytest.mark.parametrize("has_manifest", [True, False])
-def test_what_kafka_aborts_is_counted_as_repaired_or_lost(heard: Heard, tmp_path: Path, has_manifest: bool) -> None:
+def test_a_transaction_aborted_by_kafka_is_counted_as_repaired_or_lost(
+    heard: Heard, tmp_path: Path, has_manifest: bool
+) -> None:
     with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3), clock=VirtualClock()) as emulator:
         with world_on(emulator, tmp_path) as world:
             limit: dict[str, Any] = {"txn.timeoutMs": "60000"}

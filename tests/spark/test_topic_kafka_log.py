@@ -57,7 +57,7 @@ def ids(log: KafkaLog, last: int) -> list[str]:
     return [decoded(record.value).id for record in log.read(log.start(), last)]
 
 
-def test_what_is_appended_is_read_with_the_time_and_the_epoch_of_its_leader(log: KafkaLog) -> None:
+def test_appended_records_are_read_with_their_time_and_the_epoch_of_the_leader(log: KafkaLog) -> None:
     assert [log.append(mark(name)) for name in "abc"] == [0, 1, 2]
     records = log.read(0, 2)
     assert [record.offset for record in records] == [0, 1, 2]
@@ -102,7 +102,7 @@ def test_an_offset_that_the_log_does_not_have(log: KafkaLog, monkeypatch: pytest
     assert ids(log, 3) == ["c", "d"]
 
 
-def test_what_is_too_long_is_not_sent(log: KafkaLog, topic: str, cluster: Emulator) -> None:
+def test_a_record_that_is_too_long_is_not_sent(log: KafkaLog, topic: str, cluster: Emulator) -> None:
     cluster.set_config({"max.message.bytes": "2000"}, topic=topic)
     incompressible = json.dumps([gzip.compress(str(number).encode()).hex() for number in range(400)]).encode()
     with pytest.raises(SinkError, match=f"the commit store in the topic {topic} is too long.*use fewer tasks"):
@@ -130,7 +130,7 @@ def test_records_of_a_transaction_are_refused(cluster: Emulator, log: KafkaLog, 
         log.read(0, 0)
 
 
-def test_a_topic_that_is_missing_is_not_created_by_asking_for_it(
+def test_a_missing_topic_is_not_created_by_a_metadata_request(
     cluster: Emulator, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_log, "UNKNOWN_FOR_S", 0.0)
@@ -221,7 +221,7 @@ def test_a_process_reads_a_log_once_for_all_its_sinks() -> None:
         ({"commitStore_url": "kafka:///.."}, "must be kafka:///topic"),
     ],
 )
-def test_what_a_store_in_a_topic_does_not_have_is_refused(more: dict[str, str], sentence: str) -> None:
+def test_calls_without_meaning_for_a_topic_store_are_refused(more: dict[str, str], sentence: str) -> None:
     with pytest.raises(SinkOptionError) as refused:
         parse(options(**more))
     assert sentence in str(refused.value)

@@ -389,7 +389,7 @@ def test_without_the_right_to_delete_a_process_reads_from_a_snapshot_on(
     assert here.partition.end - min(read) < 100 < here.partition.end
 
 
-def test_what_is_too_long_is_refused_before_it_is_sent(here: Surroundings) -> None:
+def test_an_update_that_is_too_long_is_refused_before_it_is_sent(here: Surroundings) -> None:
     decision = here.batch()
     here.log.longest = 50
     before = here.partition.end

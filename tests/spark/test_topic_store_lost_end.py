@@ -39,7 +39,7 @@ def site() -> Site:
     return Site()
 
 
-def test_what_was_recorded_after_the_decision_is_found_out_again(site: Site) -> None:
+def test_a_decided_batch_is_completed_again_after_the_loss(site: Site) -> None:
     site.run(PausePoint.AFTER_DECISION)
     assert not run_batch(site.world.process(), 0, VALUES).decided_anew
     site.world.assert_exactly_once(VALUES)

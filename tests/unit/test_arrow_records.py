@@ -82,7 +82,7 @@ def test_batches_end_in_time_and_nothing_is_lost(rows: list[Row], batch_size: in
 
 @given(rows_strategy, st.data())
 @settings(max_examples=examples(50), deadline=None)
-def test_slices_and_chunks_are_what_they_show(rows: list[Row], data: st.DataObject) -> None:
+def test_slices_and_chunks_keep_their_values(rows: list[Row], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(rows) - 1))
     whole = table(rows)
     shown = pa.concat_tables([whole.slice(start), whole.slice(0, start)])

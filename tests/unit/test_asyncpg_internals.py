@@ -24,7 +24,7 @@ def source(function: Any) -> str:
     return inspect.getsource(inspect.unwrap(function))
 
 
-def test_a_connection_keeps_what_we_replace_and_read_in_slots() -> None:
+def test_a_connection_keeps_the_attributes_that_are_replaced_in_slots() -> None:
     assert {"_protocol", "_top_xact", "_addr", "_transport", "_log_listeners", "__weakref__"} <= set(
         Connection.__slots__
     )
@@ -49,7 +49,7 @@ def test_all_that_is_sent_goes_through_the_protocol_of_the_connection() -> None:
     assert "con._protocol" in inspect.getsource(cursor)
 
 
-def test_the_protocol_has_what_our_own_statements_call() -> None:
+def test_the_protocol_has_the_methods_that_our_statements_call() -> None:
     assert all(hasattr(Protocol, name) for name in ("_is_cancelling", "is_in_transaction", "query", "prepare"))
 
 

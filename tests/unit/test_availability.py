@@ -51,7 +51,7 @@ def test_present_at_first() -> None:
     assert (world.availability.is_away, world.watch.starts) == (False, 0)
 
 
-def test_for_how_long_is_known_in_the_process_that_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_kafka_is_away_is_known_in_the_process_that_noticed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     seen = [world.availability.away_for_s]
     world.note(since_s=0.5)

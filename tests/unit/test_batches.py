@@ -132,7 +132,7 @@ def test_a_batch_is_not_behind_itself() -> None:
     assert not batch.queue.has_unresolved_before(batch)
 
 
-def test_what_is_sent_again_goes_first_alone_and_unchanged() -> None:
+def test_repeated_batches_go_first_alone_and_unchanged() -> None:
     acc = accumulator()
     batches = fill(acc, 4)
     for _ in range(3):
@@ -256,7 +256,7 @@ def obstacle(since_ms: float) -> str:
     return f"nothing goes since {since_ms:.0f}"
 
 
-def test_what_waits_too_long_expires_wherever_it_waits() -> None:
+def test_a_record_that_waits_too_long_expires_wherever_it_waits() -> None:
     acc = accumulator()
     again, closed = fill(acc, 2)
     drain(acc)
@@ -270,7 +270,7 @@ def test_what_waits_too_long_expires_wherever_it_waits() -> None:
     assert acc.incomplete == 0
 
 
-def test_dropping_spares_what_is_on_its_way() -> None:
+def test_dropping_spares_batches_in_flight() -> None:
     acc = accumulator()
     sent, waiting = fill(acc, 2)
     drain(acc)
@@ -384,7 +384,7 @@ def test_parts_go_before_later_batches_and_those_of_a_refused_size_are_not_sent(
 
 @pytest.mark.parametrize("may_be_stored", [True, False])
 @pytest.mark.parametrize("stored_first", [True, False])
-def test_parts_of_what_may_be_stored_fail_together(may_be_stored: bool, stored_first: bool) -> None:
+def test_parts_of_a_batch_that_may_be_stored_fail_together(may_be_stored: bool, stored_first: bool) -> None:
     """Otherwise the rest would be sent under a new epoch, and be stored twice."""
     acc = accumulator(batch_size=1000)
     whole = large(acc, 8)

@@ -23,7 +23,7 @@ from benchmarks.producer import (
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_measured_is_refused(
+def test_unmeasurable_combinations_are_refused(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(SystemExit):

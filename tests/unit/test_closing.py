@@ -35,7 +35,7 @@ def test_the_bound_of_a_prepared_transaction_is_said() -> None:
         assert words in left.message
 
 
-def test_what_is_handed_over_is_nothing_to_be_warned_of() -> None:
+def test_handed_over_connections_cause_no_warning() -> None:
     for hand_over, level in ((False, logging.WARNING), (True, logging.DEBUG)):
         left = unfinished_on_close(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, hand_over=hand_over)
         assert left is not None

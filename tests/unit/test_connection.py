@@ -70,7 +70,7 @@ async def test_correlation_ids_count_up() -> None:
     [answer(2, b"not the first"), b"\x00\x00\x00\x01x", b"HTTP/1.1 400 Bad Request", b"\xff\xff\xff\xff"],
     ids=["wrong order", "too short", "too long", "negative"],
 )
-async def test_what_is_not_kafka_ends_the_connection(data: bytes) -> None:
+async def test_a_server_that_is_not_kafka_ends_the_connection(data: bytes) -> None:
     fixture = Fixture()
     fixture.ask(2)
     fixture.connection.data_received(data)

@@ -37,7 +37,7 @@ def of_sqlite(code: int) -> sqlite3.OperationalError:
         (RuntimeError(), False),
     ],
 )
-def test_what_the_driver_said_and_what_was_made_of_it(said: Exception, expected: bool) -> None:
+def test_the_error_of_the_driver_and_its_translation(said: Exception, expected: bool) -> None:
     wrapped = sa.exc.DBAPIError("UPDATE", {}, said)
     timeout = RowLockTimeoutError("the row stayed locked")
     timeout.__cause__ = wrapped

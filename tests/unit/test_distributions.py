@@ -67,7 +67,7 @@ def test_the_extras_install_the_others_in_the_same_version(staged: dict[str, Pat
         assert pyproject(staged[name])["project"]["version"] == project["version"]
 
 
-def test_the_others_bring_what_their_extras_brought(staged: dict[str, Path]) -> None:
+def test_the_other_distributions_replace_their_extras(staged: dict[str, Path]) -> None:
     extras = pyproject(ROOT)["project"]["optional-dependencies"]
     emulator, testing = (pyproject(staged[name])["project"] for name in ("dualwrite-emulator", "dualwrite-testing"))
     assert emulator["dependencies"] == extras["emulator"]

@@ -38,7 +38,7 @@ def test_the_pools_in_several_processes(capsys: pytest.CaptureFixture[str]) -> N
     assert all(f"8 workers, {way}: " in output for way in ways)
 
 
-def test_one_round_of_what_storing_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_round_of_the_cost_of_storing(capsys: pytest.CaptureFixture[str]) -> None:
     options_given = ["--rounds", "1", "--duration-s", "0.3", "--workers", "2", "--style", "psycopg"]
     stored_blocks.run(stored_blocks.options().parse_args(options_given))
     output = capsys.readouterr().out

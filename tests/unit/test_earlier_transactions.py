@@ -50,7 +50,7 @@ def test_a_leader_that_cannot_say_yet_is_asked_again(code: int) -> None:
 
 
 @pytest.mark.parametrize("opened", [OLDER, SAME], ids=["an older epoch", "the same epoch"])
-def test_one_that_is_open_hangs_once_its_coordinator_has_ended(opened: dict[int, m.OpenAt]) -> None:
+def test_an_open_transaction_hangs_once_its_coordinator_has_ended(opened: dict[int, m.OpenAt]) -> None:
     earlier = EarlierTransactions()
     assert not ask(earlier, m.PartitionProducers(0, opened))
     earlier.coordinator_has_ended()
@@ -88,7 +88,7 @@ def test_a_question_without_a_response_is_put_to_the_next_leader() -> None:
     assert question.node_id == 2
 
 
-def test_no_leader_is_asked_once_one_does_not_offer_it() -> None:
+def test_no_leader_is_asked_once_one_lacks_the_api() -> None:
     earlier = EarlierTransactions()
     assert not may_write(earlier)
     earlier.turn_off()

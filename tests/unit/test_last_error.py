@@ -48,7 +48,7 @@ def test_every_refusal_names_a_right(api: Api, code: int) -> None:
     assert missing_right(api, code, "thing")
 
 
-def test_the_right_is_on_what_was_asked_for() -> None:
+def test_the_missing_right_is_on_the_requested_resource() -> None:
     assert missing_right(Api.PRODUCE, 29, "orders") == "WRITE on the topic 'orders'"
     assert missing_right(Api.PRODUCE, 10, "orders") is None
 

@@ -98,7 +98,7 @@ def test_compressed_records(name: str) -> None:
     assert list(records_of("orders", 3, one(stored))) == EXPECTED
 
 
-def test_what_no_library_can_decompress_says_which_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_decompressor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     data = by_aiokafka(40)
     stored = compressed(data, 4, bytes(cramjam.zstd.compress(bytes(data[HEADER_BYTES:]))))
     monkeypatch.setattr(compression, "cramjam", None)
@@ -157,7 +157,7 @@ def test_markers(commits: bool, expected: Marker) -> None:
     assert marker_of("orders", 3, marker(9, commits=commits)) is expected
 
 
-def test_what_is_no_marker() -> None:
+def test_ordinary_batches_are_no_markers() -> None:
     assert marker_of("orders", 3, batch(0, b"a", key=struct.pack(">hh", 0, 1))) is None
     assert marker_of("orders", 3, marker(9, commits=True, kind=2)) is None  # a leader change of KRaft's log
     assert batch(0, b"a", transactional=False).is_transactional is False

@@ -104,7 +104,7 @@ def test_five_thousand_partitions_with_some_records_in_each_fit() -> None:
         TEXT[:-1],
     ],
 )
-def test_what_is_not_a_manifest_is_refused(text: str) -> None:
+def test_invalid_manifests_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"cannot be read.*Nothing was changed"):
         Manifest.parse(text)
 

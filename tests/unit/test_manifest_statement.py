@@ -28,7 +28,7 @@ def test_the_write_and_commit_are_two_statements(
     assert [statement.split()[0] for statement in found] == ["WITH", "COMMIT"]
 
 
-def test_what_a_parameter_holds_is_not_taken_for_another_parameter() -> None:
+def test_the_content_of_a_parameter_is_not_taken_for_another_parameter() -> None:
     text = with_literals("SELECT :a, CAST(:b AS text), x::int, :a", {"a": ":b", "b": ":a"})
     assert text == "SELECT E':b', CAST(E':a' AS text), x::int, E':b'"
 

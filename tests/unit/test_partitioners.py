@@ -75,7 +75,7 @@ def test_an_answer_that_is_no_partition_is_refused(answer: object) -> None:
 
 
 @pytest.mark.parametrize("setting", [*NAMES, max, zlib.crc32, st.SearchStrategy.map, type("Chooser", (), {})()])
-def test_its_name_stands_for_it(setting: Any) -> None:
+def test_the_name_of_a_partitioner_stands_for_it(setting: Any) -> None:
     """In a process that has it; a function is also replaced by any other function, as where its code has moved."""
     for has in (setting, setting if isinstance(setting, str) else lambda *_: 0):
         named = partitioning_named(name_of(setting), has)

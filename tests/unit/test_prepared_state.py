@@ -18,7 +18,7 @@ def test_empty_forms_are_one(empty: PreparedTxnState) -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
-def test_prints_what_it_parses(producer_id: int, producer_epoch: int) -> None:
+def test_a_printed_state_parses_to_itself(producer_id: int, producer_epoch: int) -> None:
     text = f"{producer_id}:{producer_epoch}"
     state = PreparedTxnState(text)
     assert (state.producer_id, state.producer_epoch, state.is_empty) == (producer_id, producer_epoch, False)
@@ -42,7 +42,7 @@ def test_anything_else_is_refused_in_a_sentence(text: str) -> None:
 
 
 @pytest.mark.parametrize(("producer_id", "producer_epoch"), [(-1, 0), (0, -1), (-2, -2), (1, 32768)])
-def test_of_refuses_what_is_out_of_range(producer_id: int, producer_epoch: int) -> None:
+def test_of_refuses_numbers_out_of_range(producer_id: int, producer_epoch: int) -> None:
     with pytest.raises(ValueError, match="is not between"):
         PreparedTxnState.of(producer_id=producer_id, producer_epoch=producer_epoch)
 

@@ -42,7 +42,7 @@ def test_a_connection_waits_for_a_generator(connection_class: type[Any]) -> None
 
 
 @pytest.mark.parametrize("connection_class", CONNECTIONS)
-def test_commit_is_refused_by_what_the_guard_reads(connection_class: type[Any]) -> None:
+def test_commit_is_refused_by_the_attributes_that_the_guard_reads(connection_class: type[Any]) -> None:
     """`is_two_phase` and `is_in_transaction_block` read `_tpc` and `_num_transactions`."""
     refusals = source(connection_class._check_intrans_gen) if hasattr(connection_class, "_check_intrans_gen") else ""
     refusals += source(connection_class._commit_gen)

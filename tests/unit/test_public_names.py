@@ -42,7 +42,7 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert name in dir(dualwrite)
 
 
-def test_type_checkers_see_what_python_sees() -> None:
+def test_type_checkers_and_python_see_the_same_names() -> None:
     tree = ast.parse((ROOT / "dualwrite" / "__init__.py").read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {
@@ -80,7 +80,7 @@ print(*sorted(set(globals()) - before - {{"before", "package"}}))
         (("sqlalchemy", "psycopg", "asyncpg"), None),
     ],
 )
-def test_a_star_imports_what_can_be_imported(missing: tuple[str, ...], gone: set[str] | None) -> None:
+def test_a_star_import_gets_the_importable_names(missing: tuple[str, ...], gone: set[str] | None) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STAR.format(missing=missing)], capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -92,7 +92,7 @@ def test_a_star_imports_what_can_be_imported(missing: tuple[str, ...], gone: set
         assert imported == set(dualwrite.__all__) - gone
 
 
-def test_what_is_not_there() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Consumer'"):
         dualwrite.Consumer  # noqa: B018
 

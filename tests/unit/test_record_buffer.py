@@ -31,7 +31,7 @@ def test_no_offsets_are_nothing() -> None:
     assert not buffer
 
 
-def test_what_the_caller_changes_later_is_not_what_is_sent() -> None:
+def test_later_changes_by_the_caller_are_not_sent() -> None:
     buffer = RecordBuffer()
     value, offsets = bytearray(b"then"), {("in", 0): 1}
     buffer.send("t", value)
@@ -72,7 +72,7 @@ def test_a_closed_buffer_takes_nothing() -> None:
         buffer.send_offsets({("in", 0): 1}, "group")
 
 
-def test_the_limit_counts_what_is_kept_only() -> None:
+def test_the_limit_counts_kept_records_only() -> None:
     buffer = RecordBuffer(max_bytes=1_000)
     for _ in range(10):
         buffer.savepoint("s")

@@ -68,14 +68,14 @@ def value(content: Any) -> bytes | None:
         (checked_headers, {"\ud800": b"1"}, "has an unpaired surrogate at character 0"),
     ],
 )
-def test_what_is_wrong_is_said(check: Callable[[Any], object], given: Any, words: str) -> None:
+def test_invalid_arguments_are_refused(check: Callable[[Any], object], given: Any, words: str) -> None:
     with pytest.raises(InvalidRecordError) as raised:
         check(given)
     assert words in str(raised.value)
     assert str(raised.value).endswith("; the record was not sent")
 
 
-def test_what_is_right_passes() -> None:
+def test_valid_arguments_pass() -> None:
     for topic in ("a", "A.b_c-1", "...", "a" * 249):
         checked_topic(topic)
     assert (checked_partition(0), checked_partition(LikeNumpy())) == (0, 7)

@@ -223,7 +223,7 @@ GO_ON, WAIT, OVERTAKEN = SecondDescription
         (Described(D.NOT_FOUND, PreparedTxnState(), -1), Described(D.ONGOING, pair(1, 0), 5), OVERTAKEN),
     ],
 )
-def test_a_takeover_goes_on_only_from_what_was_decided_about(
+def test_a_takeover_continues_only_from_the_decided_state(
     decided: Described, now: Described, expected: SecondDescription
 ) -> None:
     assert compare_descriptions(decided, now, claimed=False) is expected

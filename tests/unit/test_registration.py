@@ -92,7 +92,7 @@ def lose_the_answer(driver: Driver) -> None:
 
 @pytest.mark.parametrize("failed", [lose_the_answer, lambda driver: driver.add(P0, code=29)])
 @pytest.mark.parametrize("code", [0, 48])
-def test_an_abort_of_what_may_not_have_been_added(failed: Callable[[Driver], None], code: int) -> None:
+def test_an_abort_of_partitions_that_may_not_have_been_added(failed: Callable[[Driver], None], code: int) -> None:
     """Without a partition the broker has no transaction to abort and returns 48."""
     driver = Driver()
     driver.add(P0)
@@ -114,7 +114,7 @@ def test_an_abort_of_what_may_not_have_been_added(failed: Callable[[Driver], Non
     assert driver.manager.state is ProducerState.READY
 
 
-def test_an_abort_of_what_was_added_is_not_excused() -> None:
+def test_an_abort_of_added_partitions_is_not_excused() -> None:
     driver = Driver()
     driver.add(P0)
     driver.manager.produced()

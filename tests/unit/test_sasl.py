@@ -170,7 +170,7 @@ def test_why_a_token_is_refused() -> None:
     assert caught.value.error_code == 58
 
 
-def test_a_provider_that_fails_is_named_without_what_it_said() -> None:
+def test_a_failing_provider_is_named_without_its_message() -> None:
     def provider() -> str:
         raise LookupError("the secret")
 

@@ -26,7 +26,7 @@ def worker(shared: Resource) -> Work:
     yield Give(shared)
 
 
-def test_workers_wait_for_what_others_use() -> None:
+def test_workers_wait_for_a_busy_resource() -> None:
     two = Resource(2)
     assert end_of(worker(two) for _ in range(5)) == 3.0
     assert (two.used, two.most) == (0, 2)

@@ -41,7 +41,7 @@ def test_protocols(protocol: str, tls: bool, sasl: bool) -> None:
     assert (parsed.uses_tls, parsed.uses_sasl) == (tls, sasl)
 
 
-def test_what_is_set_arrives(tmp_path: Path) -> None:
+def test_each_setting_reaches_its_field(tmp_path: Path) -> None:
     parsed = parse(
         {
             "security.protocol": "SASL_SSL",
@@ -105,7 +105,7 @@ def test_administration_has_the_same_settings() -> None:
         (SASL | {"sasl.pasword": "geheim"}, r"did you mean sasl\.password\?"),
     ],
 )
-def test_what_is_wrong_is_named(settings: dict[str, Any], words: str) -> None:
+def test_invalid_security_settings_are_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         parse(settings)
     assert "geheim" not in str(caught.value)

@@ -83,7 +83,7 @@ TEXTS: Final = {"security_protocol": "SSL", "sasl_mechanism": "PLAIN", "bootstra
 
 
 @pytest.mark.parametrize("name", sorted(config._PARSERS))
-def test_what_a_type_admits_is_accepted(name: str) -> None:
+def test_values_allowed_by_the_type_are_accepted(name: str) -> None:
     for value in samples(get_type_hints(ProducerSettings)[name]):
         parsed = TEXTS.get(name, value) if value == "text" else value
         config._PARSERS[name](name, parsed)

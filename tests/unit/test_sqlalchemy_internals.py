@@ -180,7 +180,7 @@ def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:
         (asyncpg.Connection, "is_closed"),
     ],
 )
-def test_drivers_have_what_is_read(owner: type[Any], member: str) -> None:
+def test_drivers_have_the_attributes_that_are_read(owner: type[Any], member: str) -> None:
     assert hasattr(owner, member)
 
 

@@ -79,7 +79,7 @@ def test_an_old_broker_is_enough_for_plain_transactions_and_not_for_recovery() -
 
 
 @pytest.mark.parametrize("api", [api for api in KAFKA_3_9 if api is not Api.DESCRIBE_TRANSACTIONS])
-def test_what_is_missing_is_named(api: Api) -> None:
+def test_the_missing_feature_is_named(api: Api) -> None:
     too_old = KAFKA_2_5 | {api: (0, 2)} if api is Api.INIT_PRODUCER_ID else {**KAFKA_2_5, api: (9, 9)}
     found = planned(too_old, 0, two_phase=False, keep=False, accepted=False)
     assert isinstance(found, UnsupportedByBrokerError)

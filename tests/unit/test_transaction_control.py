@@ -42,7 +42,7 @@ ALL = (POSTGRES, MYSQL, SQLITE)
         " ;; ",
     ],
 )
-def test_these_do_nothing_to_it(text: str, grammar: Grammar) -> None:
+def test_statements_without_effect_on_the_transaction(text: str, grammar: Grammar) -> None:
     assert effect_of(text, grammar) is None
 
 
@@ -66,7 +66,7 @@ def test_these_do_nothing_to_it(text: str, grammar: Grammar) -> None:
         ("CREATE TRIGGER a AFTER INSERT ON t BEGIN UPDATE t SET x = 1; END", SQLITE),
     ],
 )
-def test_these_do_nothing_to_it_there(text: str, grammar: Grammar) -> None:
+def test_statements_without_effect_in_that_grammar(text: str, grammar: Grammar) -> None:
     assert effect_of(text, grammar) is None
 
 
@@ -95,7 +95,7 @@ def test_these_do_nothing_to_it_there(text: str, grammar: Grammar) -> None:
         ("CREATE /*!50000 TEMPORARY */ TABLE t (id INT)", MYSQL, Refused.HIDDEN),
     ],
 )
-def test_these_are_refused(text: str, grammar: Grammar, why: Refused) -> None:
+def test_statements_with_effect_are_refused(text: str, grammar: Grammar, why: Refused) -> None:
     assert effect_of(text, grammar) is why
 
 

@@ -51,7 +51,7 @@ def looking_for_marker() -> EndSearch:
     return search
 
 
-def test_it_begins_with_what_is_decided_at_the_last_record() -> None:
+def test_reading_begins_at_the_undecided_offset_of_the_last_record() -> None:
     search = searching()
     assert (search.read_committed, search.offset, search.alone) == (True, 12, False)
 
@@ -67,7 +67,7 @@ def test_in_the_list_of_the_aborted(first: int) -> None:
 
 
 @pytest.mark.parametrize("aborted", [((8, 10),), ((7, 13),), ((7, 50), (8, 12))])
-def test_what_was_aborted_later_or_by_others_says_nothing(aborted: tuple[tuple[int, int], ...]) -> None:
+def test_later_or_foreign_aborts_prove_nothing(aborted: tuple[tuple[int, int], ...]) -> None:
     assert searching().take(fetched(OWN, aborted=aborted)) is COMMITTED
 
 
@@ -140,7 +140,7 @@ def test_the_marker_is_looked_for_as_far_as_the_log_goes() -> None:
     assert search.take(fetched(marker(15, commits=True), end=16)) is COMMITTED
 
 
-def test_what_has_no_marker_yet_is_waited_for() -> None:
+def test_a_missing_marker_is_waited_for() -> None:
     search = looking_for_marker()
     assert search.take(fetched(OWN, end=13)) is Next.WAIT
     assert search.take(fetched(end=13)) is Next.WAIT
@@ -212,14 +212,14 @@ def test_records_outside_of_the_offsets_are_not_of_the_manifest() -> None:
     assert values(RecordSearch(part, STATE), fetched(OWN)) == [b"b"]
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_an_absent_transaction_is_not_found() -> None:
     assert values(RecordSearch(PART, STATE), fetched(out_of_range=True)) == []
     assert values(RecordSearch(PART, STATE), fetched(), fetched()) == []
     assert values(RecordSearch(PART, STATE), fetched(batch(12, b"c"))) == [b"c"]
     assert RecordSearch(PART, STATE).without_topic() == []
 
 
-def test_what_is_not_shown_yet_is_waited_for() -> None:
+def test_a_record_that_is_not_shown_yet_is_waited_for() -> None:
     search = RecordSearch(PART, STATE)
     assert search.take(fetched(end=10)) is Next.WAIT
     assert values(search, fetched(OWN)) == [b"a", b"b", b"c"]
@@ -263,7 +263,7 @@ def test_the_first_record_has_an_end_of_its_own() -> None:
     assert first_record_of(WHOLE) == PartitionManifest("orders", 0, 10, 10, 1)
 
 
-def test_what_an_abort_ended_before_the_last_record() -> None:
+def test_a_transaction_aborted_before_the_last_record() -> None:
     found = HeadSearch(WHOLE, STATE).take(fetched(FIRST, AN_ABORT, OTHERS, REST))
     assert found == {
         PartitionManifest("orders", 0, 10, 11, 3): ABORTED,  # the log has two of its records: they are not complete
@@ -271,7 +271,7 @@ def test_what_an_abort_ended_before_the_last_record() -> None:
     }
 
 
-def test_it_reads_on_until_the_last_record() -> None:
+def test_reading_continues_until_the_last_record() -> None:
     search = HeadSearch(WHOLE, STATE)
     assert (search.read_committed, search.offset) == (False, 10)
     assert search.take(fetched(FIRST, AN_ABORT)) is Next.FETCH

@@ -141,7 +141,7 @@ def test_an_abort_is_compared_before_anything_is_kept() -> None:
     assert driver.next() is None
 
 
-def test_an_abort_of_another_transaction_is_followed_by_what_keeps() -> None:
+def test_an_abort_of_another_transaction_is_followed_by_the_keeping_request() -> None:
     driver = Driver()
     manager = driver.manager
     found = manager.init_transactions(True)
@@ -203,7 +203,7 @@ def test_an_answer_about_offsets_of_an_aborted_transaction_is_of_no_interest() -
 # ---- the end of the producer ------------------------------------------------------------------------------------
 
 
-def test_before_close_what_is_being_ended_is_waited_for() -> None:
+def test_close_waits_for_a_transaction_that_is_being_ended() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     assert driver.manager.operation_before_close() is operation
@@ -250,7 +250,7 @@ def test_an_end_after_an_unanswered_commit_does_not_say_that_it_failed(
 
 
 @pytest.mark.parametrize("code", [14, 51])
-def test_what_was_certainly_not_done_leaves_nothing_unknown(code: int) -> None:
+def test_a_request_certainly_not_sent_leaves_nothing_unknown(code: int) -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     for answer in (code, 90):

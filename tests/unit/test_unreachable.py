@@ -64,7 +64,7 @@ async def test_not_before_every_address_has_failed() -> None:
     await network.connections.close()
 
 
-async def test_one_that_falls_silent_after_it_refused() -> None:
+async def test_a_node_that_falls_silent_after_refusals() -> None:
     """A machine that goes down: its attempts end only by the timeout."""
     network = Network(a="refuses", b="refuses")
     assert await network.unreachable_since_ms(1000) == 1000
@@ -74,7 +74,7 @@ async def test_one_that_falls_silent_after_it_refused() -> None:
     await network.connections.close()
 
 
-async def test_one_that_serves_is_enough() -> None:
+async def test_one_serving_node_is_enough() -> None:
     network = Network(a="refuses", b="serves")
     assert await network.unreachable_since_ms(1000) is None
     assert network.connections.failing_since_ms is None

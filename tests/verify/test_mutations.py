@@ -38,7 +38,7 @@ def test_good_histories_have_everything_in_them() -> None:
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.differing_executors]
 )
-def test_what_was_spoilt_is_found(mutation: Mutation, seed: int) -> None:
+def test_a_spoilt_history_is_found(mutation: Mutation, seed: int) -> None:
     chance = random.Random(seed)
     spoilt = mutation(good_history(chance, STEPS), chance)
     assume(spoilt is not None)

@@ -21,7 +21,7 @@ def test_each_anomaly_is_planted_three_times() -> None:
 
 
 @pytest.mark.parametrize(("anomaly", "name", "planted"), CASES)
-def test_it_is_recognised(anomaly: Anomaly, name: str, planted: Planted) -> None:
+def test_a_planted_anomaly_is_recognised(anomaly: Anomaly, name: str, planted: Planted) -> None:
     events = planted().events
     report = check(events)
     assert set(report.counts) == {anomaly, BESIDES.get((anomaly, name), anomaly)}, str(report)

@@ -93,7 +93,7 @@ def test_a_topic_is_created_with_settings_and_answered_with_all_of_them(client: 
         ({"retention_ms": None}, "Null value not supported for topic configs: retention.ms"),
     ],
 )
-def test_a_topic_is_not_created_with_what_it_cannot_have(
+def test_a_topic_with_invalid_settings_is_not_created(
     client: RawClient, emulator: Emulator, configs: dict[str, Any], said: str
 ) -> None:
     refused = client.create_topic("refused", **configs)
@@ -201,7 +201,7 @@ def test_connections_are_counted_by_the_newest_limit(emulator: Emulator, client:
     assert alter(client, BROKER, "0", ("max.connections", DELETE, None)) == DONE
 
 
-def test_what_one_resource_is_refused_does_not_keep_another(client: RawClient, topic: str) -> None:
+def test_a_refused_change_of_one_resource_does_not_stop_another(client: RawClient, topic: str) -> None:
     answers = alter_all(
         client,
         {
@@ -243,7 +243,7 @@ def test_a_resource_is_named_once(client: RawClient, topic: str) -> None:
     assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
 
 
-def test_only_what_was_asked_for(client: RawClient, topic: str) -> None:
+def test_only_requested_settings_are_described(client: RawClient, topic: str) -> None:
     assert describe(client, TOPIC, topic, ["retention.ms", "colour"]).keys() == {"retention.ms"}
     plain = describe(client, TOPIC, topic, ["retention.bytes"], version=1, synonyms=False)["retention.bytes"]
     assert plain.synonyms == ()
@@ -257,7 +257,7 @@ def test_only_what_was_asked_for(client: RawClient, topic: str) -> None:
     [(TOPIC, "absent", 3), (TOPIC, "no name", 17), (GROUP, "", 42), (CLIENT_METRICS, "", 42), (BROKER_LOGGER, "", 42)]
     + [(resource_type, "x", 42) for resource_type in (0, 1, 77, BROKER, BROKER_LOGGER)],
 )
-def test_what_cannot_be_described(client: RawClient, resource_type: int, name: str, error: int) -> None:
+def test_unknown_resources_cannot_be_described(client: RawClient, resource_type: int, name: str, error: int) -> None:
     refused = describe_result(client, resource_type, name)
     assert (refused.error_code, refused.configs) == (error, ())
     assert refused.error_message

@@ -41,7 +41,7 @@ def test_only_the_leader_deletes() -> None:
             assert delete(client, 0) == (6, -1)
 
 
-def test_what_is_not_replicated_cannot_be_deleted() -> None:
+def test_unreplicated_records_cannot_be_deleted() -> None:
     with Emulator(nodes=2, topics={"t": 1}) as emulator:
         leader = emulator.log("t").leader_id
         with RawClient(emulator.bootstrap_servers.split(",")[leader]) as client:

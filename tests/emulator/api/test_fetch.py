@@ -21,7 +21,7 @@ def base_offsets(records: bytes) -> list[int]:
     return offsets
 
 
-def test_a_fetch_waits_for_what_another_client_commits(emulator: Emulator, client: RawClient) -> None:
+def test_a_fetch_waits_for_the_commit_of_another_client(emulator: Emulator, client: RawClient) -> None:
     with RawClient(emulator.bootstrap_servers) as writer:
         producer = writer.init_producer_id("x")
         waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))

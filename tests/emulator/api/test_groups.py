@@ -189,7 +189,7 @@ def test_offsets_go_with_their_topic(emulator: Emulator, client: RawClient) -> N
 # administration
 
 
-def test_deleting_a_group_drops_what_is_pending(emulator: Emulator, client: RawClient) -> None:
+def test_deleting_a_group_drops_its_pending_offsets(emulator: Emulator, client: RawClient) -> None:
     producer = client.init_producer_id("x")
     assert client.txn_offset_commit("x", producer, "g", "t", 5) == 0
     assert delete(client, "g") == [0]

@@ -40,7 +40,7 @@ def test_every_start_is_an_election(tmp_path: Path) -> None:
                 assert end_of_epoch(client, -1) == (0, -1, -1)
 
 
-def test_what_is_lost_does_not_count() -> None:
+def test_lost_records_do_not_count() -> None:
     with Emulator(nodes=2, topics={"t": 1}) as emulator:
         addresses = emulator.bootstrap_servers.split(",")
         leader = emulator.log("t").leader_id

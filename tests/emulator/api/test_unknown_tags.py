@@ -34,7 +34,7 @@ SERVED = [
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED)
-def test_every_request_means_the_same_with_them(key: int, version: int) -> None:
+def test_every_request_means_the_same_with_unknown_tags(key: int, version: int) -> None:
     request_type: Any = request_schema(key, version)
 
     @settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -62,7 +62,7 @@ def test_a_cut_off_request_with_them_ends_its_connection() -> None:
                 assert client.is_closed(), end
 
 
-def test_they_are_ignored_on_the_wire() -> None:
+def test_unknown_tags_are_ignored_on_the_wire() -> None:
     version = 5
     frame = frame_with_tags(version)
     with Emulator() as emulator, RawClient(emulator.bootstrap_servers) as client:

@@ -295,7 +295,7 @@ def advertised(client: RawClient) -> dict[str, tuple[int, int]]:
     return {api_key_map[row.api_key]: (row.min_version, row.max_version) for row in response.api_keys}
 
 
-def test_api_versions_says_what_is_registered(client: RawClient) -> None:
+def test_api_versions_lists_the_registered_apis(client: RawClient) -> None:
     expected = {api: (min(versions_of(api)), max(versions_of(api))) for api in KEYS}
     expected["produce"] = (0, 13)  # KAFKA-18659: librdkafka looks for the old ones
     assert advertised(client) == expected

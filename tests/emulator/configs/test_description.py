@@ -65,7 +65,7 @@ def test_a_value_in_another_unit_is_a_synonym_behind_one_of_its_own() -> None:
     ]
 
 
-def test_what_python_set_is_static() -> None:
+def test_settings_given_in_python_are_static() -> None:
     config = BrokerConfig(message_max_bytes=7, log_retention_ms=5, log_segment_bytes=1, max_request_elements=3)
     assert static_properties(config) == {
         "message.max.bytes": "7",

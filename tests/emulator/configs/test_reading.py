@@ -80,7 +80,7 @@ def test_values_may_be_pythons_own() -> None:
         ({"transaction.two.phase.commit.enable": "False"}, "transaction_two_phase_commit_enable", False),
     ],
 )
-def test_what_a_setting_means(properties: dict[str, Any], field: str, value: object) -> None:
+def test_a_setting_sets_its_field(properties: dict[str, Any], field: str, value: object) -> None:
     assert getattr(BrokerConfig.from_properties(properties), field) == value
 
 
@@ -100,7 +100,7 @@ def test_what_a_setting_means(properties: dict[str, Any], field: str, value: obj
         ({"process.roles": "controller"}, "process.roles must include broker"),
     ],
 )
-def test_what_is_refused(properties: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_refused(properties: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         BrokerConfig.from_properties(properties)
 
@@ -128,7 +128,7 @@ def test_an_unknown_setting_is_a_warning(caplog: pytest.LogCaptureFixture, name:
     assert [message for logger, _, message in caplog.record_tuples if logger.startswith("dualwrite.")] == [said]
 
 
-def test_settings_of_listeners_and_plugins_are_known_by_what_follows_their_prefix() -> None:
+def test_settings_of_listeners_and_plugins_are_known_by_the_part_after_the_prefix() -> None:
     given = {
         "listener.name.inside.max.connections": "5",
         "listener.name.inside.scram-sha-256.sasl.jaas.config": "x",

@@ -60,13 +60,13 @@ def test_every_field_is_a_setting() -> None:
     assert unknown == {"super.users", "allow.everyone.if.no.acl.found"}, "of the authorizer; others belong into a table"
 
 
-def test_what_differs_from_kafka_is_a_setting_that_does_differ() -> None:
+def test_every_listed_difference_from_kafka_is_real() -> None:
     kafkas = {**TOPIC_SETTINGS, **BROKER_SETTINGS}
     for name, difference in DIFFERENCES.items():
         assert difference.applied_to(kafkas[name]) != kafkas[name], name
 
 
-def test_what_has_an_effect_is_documented_and_nothing_else() -> None:
+def test_exactly_the_settings_with_an_effect_are_documented() -> None:
     fields = {field.replace("_", ".") for field in BrokerConfig.names()} - OWN_SETTINGS.keys()
     assert fields <= DOCUMENTATION.keys()
     known = {setting.name for setting in EVERY} | AUTHORIZER_SETTINGS.keys()
@@ -133,7 +133,7 @@ def test_values_that_a_setting_does_not_take(name: str, text: str, reason: str) 
         TOPIC_SETTINGS_HERE[name].parse(text)
 
 
-def test_a_secret_is_not_told_with_what_is_wrong() -> None:
+def test_an_error_does_not_reveal_a_secret() -> None:
     secret = Setting("password", ConfigType.PASSWORD, None, TOPIC_SETTINGS_HERE["compression.type"].rule)
     with pytest.raises(InvalidValueError) as refused:
         secret.parse("hunter2")

@@ -335,7 +335,7 @@ def test_metrics_are_prometheus_text(client: Client, transaction: Transaction) -
     assert b"# TYPE " in answer.body
 
 
-def test_what_waits_in_the_broker_does_not_keep_control_waiting(client: Client, transaction: Transaction) -> None:
+def test_requests_that_wait_in_the_broker_do_not_delay_control(client: Client, transaction: Transaction) -> None:
     held = client.post("/v1/holds", {"point": "after-prepare-append"}, 201)
     with ThreadPoolExecutor(1) as threads:
         commit = threads.submit(transaction.commit)

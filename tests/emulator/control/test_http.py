@@ -78,7 +78,7 @@ def work_of(emulator: Emulator, raw: Raw) -> asyncio.Task[None] | None:
 # paths, methods, bodies
 
 
-def test_an_unknown_path_is_named_with_what_there_is(client: Client) -> None:
+def test_an_unknown_path_is_refused_with_the_known_ones(client: Client) -> None:
     error = client.refused(404, "GET", "/v1/fault")
     assert error["code"] == "unknown-path"
     assert "did you mean '/v1/faults'?" in error["message"]
@@ -116,7 +116,7 @@ def test_head_is_a_get_without_the_body(client: Client) -> None:
         ("/v1/nodes/one", "'path.node' must be of type integer, not \"one\""),
     ],
 )
-def test_what_a_path_or_a_query_cannot_say(client: Client, path: str, said: str) -> None:
+def test_invalid_paths_and_queries_are_refused(client: Client, path: str, said: str) -> None:
     assert said in client.refused(400, "GET", path)["message"]
 
 
@@ -132,7 +132,7 @@ def test_what_a_path_or_a_query_cannot_say(client: Client, path: str, said: str)
         (b"null", "the body must be an object"),
     ],
 )
-def test_what_is_no_json(client: Client, body: bytes, said: str) -> None:
+def test_invalid_json_is_refused(client: Client, body: bytes, said: str) -> None:
     answer = client.ask("POST", "/v1/holds", raw=body, headers={"Content-Type": "application/json"})
     assert answer.status == 400
     assert said in answer.error["message"]
@@ -244,7 +244,7 @@ def test_not_more_of_a_refused_body_is_discarded_than_a_limit(raw: Raw) -> None:
             raw.send(bytes(1 << 20))
 
 
-def test_a_body_without_an_end_is_not_read_to_it(raw: Raw) -> None:
+def test_a_body_without_an_end_is_not_read_to_the_end(raw: Raw) -> None:
     raw.send(f"POST /v1/holds HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n")
     with pytest.raises(ConnectionError):
         for _ in range(1 << 10):
@@ -360,7 +360,7 @@ def test_a_failure_of_its_own_is_said_and_logged(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_it_is_off_unless_asked_for_and_ends_with_the_emulator() -> None:
+def test_the_control_port_is_off_by_default_and_ends_with_the_emulator() -> None:
     with Emulator() as emulator:
         assert emulator.control_url == ""
     with Emulator(control="127.0.0.1:0") as emulator:

@@ -63,7 +63,7 @@ def button(name: str) -> str:
     return f"button[aria-label='{name}']"
 
 
-def test_empty_sections_say_what_to_do(browser: Browser) -> None:
+def test_empty_sections_name_the_next_step(browser: Browser) -> None:
     empty = browser.texts(".empty")
     assert any("No faults" in text and "curl --json" in text for text in empty)
     assert any("No pause point is held" in text for text in empty)
@@ -202,7 +202,7 @@ def test_the_page_of_a_group(browser: Browser, controlled: Emulator) -> None:
     transaction.producer.close()
 
 
-def test_a_page_of_what_is_gone_says_so(browser: Browser, controlled: Emulator) -> None:
+def test_the_page_of_a_deleted_topic_says_so(browser: Browser, controlled: Emulator) -> None:
     controlled.create_topic("brief")
     go_to(browser, controlled, "/topics/brief")
     until(lambda: shown(browser, "detail-partitions", "brief-0"))
@@ -317,7 +317,7 @@ def test_a_fault_is_added_and_a_pause_point_held_and_released_by_forms(browser: 
     transaction.producer.close()
 
 
-def test_what_is_typed_survives_refreshing(browser: Browser, controlled: Emulator) -> None:
+def test_typed_text_survives_refreshing(browser: Browser, controlled: Emulator) -> None:
     browser.find("section[aria-labelledby=faults] summary").click()
     until(lambda: browser.texts("[name=api]") != [])
     browser.find("[name=api]").send_keys("1p?Fet")  # none of these is a key of the page here
@@ -379,7 +379,7 @@ def test_refreshing_keeps_focus_selection_and_scroll(browser: Browser, controlle
     until(lambda: browser.focused == f"Remove fault {removed + 1}")  # the next one, not the top of the page
 
 
-def test_keys_do_what_the_page_says(browser: Browser, controlled: Emulator) -> None:
+def test_keys_do_what_the_help_on_the_page_lists(browser: Browser, controlled: Emulator) -> None:
     controlled.faults.add(Fault(api="Fetch", client_id="alpha"))
     controlled.faults.add(Fault(api="Fetch", client_id="beta"))
     until(lambda: len(rows(browser, "faults")) == 2)
@@ -436,7 +436,7 @@ def test_nodes_are_crashed_and_started_from_the_page(browser: Browser, controlle
     until(lambda: controlled.living_nodes == [0, 1])
 
 
-def test_what_cannot_be_done_is_said(browser: Browser, controlled: Emulator) -> None:
+def test_an_impossible_action_is_explained(browser: Browser, controlled: Emulator) -> None:
     browser.press("p")  # so that the page does not know yet
     until(lambda: browser.texts("#connection") == ["paused"])
     controlled.crash_node(1)

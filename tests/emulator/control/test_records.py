@@ -75,7 +75,7 @@ def test_text_limit_and_offset(fresh: Emulator, asked: Client) -> None:
     assert (len(cut["records"]), cut["total"]) == (2, 5)
 
 
-def test_what_cannot_be_asked(asked: Client) -> None:
+def test_invalid_queries_for_records_are_refused(asked: Client) -> None:
     assert asked.get("/v1/topics/never-used/records") == {"records": [], "total": 0}
     assert asked.get("/v1/topics/orders/records") == {"records": [], "total": 0}
     asked.refused(404, "GET", "/v1/topics/orders/records?partition=2")

@@ -69,7 +69,7 @@ def test_the_coordinator_dies_before_its_decision_and_nothing_is_decided(emulato
 
 
 @pytest.mark.parametrize("action", [CrashBefore(), CrashAfter()])
-def test_a_leader_dies_of_a_marker_and_the_next_one_gets_it(
+def test_a_leader_dies_of_a_marker_and_the_next_leader_gets_it(
     emulator: Emulator, connect: Connect, action: CrashBefore | CrashAfter
 ) -> None:
     coordinator, producer = open_transaction(emulator, connect)

@@ -81,9 +81,7 @@ def test_a_request_of_nothing_else_is_not_applied(emulator: Emulator, client: Ra
 
 
 @pytest.mark.parametrize("version", [4, 7, 12, 13])
-def test_one_partition_of_a_fetch_fails_and_it_does_not_wait(
-    emulator: Emulator, client: RawClient, version: int
-) -> None:
+def test_a_fetch_with_a_failed_partition_does_not_wait(emulator: Emulator, client: RawClient, version: int) -> None:
     emulator.faults.add(Fault(api="Fetch", topic="t", partition=1, action=PartitionError(NOT_LEADER)))
     topic = client.topic_id("t") if version > 12 else "t"
     fields = fetch_fields(version, topic, max_wait_ms=60_000)
@@ -193,7 +191,7 @@ def test_a_held_reply_is_of_an_applied_request(emulator: Emulator, client: RawCl
     assert client.receive("produce", 12, correlation_id).responses[0].partition_responses[0].base_offset == 0
 
 
-def test_removing_a_fault_releases_what_it_holds(emulator: Emulator, client: RawClient) -> None:
+def test_removing_a_fault_releases_its_held_requests(emulator: Emulator, client: RawClient) -> None:
     held = emulator.faults.add(Fault(api="Produce", count=None, action=Hold()))
     correlation_id = client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1")))
     held.wait_held()
@@ -220,7 +218,7 @@ def test_an_idempotent_batch_that_arrives_twice_is_stored_once(emulator: Emulato
     assert copy.responses[0].partition_responses[0].error_code == 0
 
 
-def test_a_late_copy_comes_after_others(emulator: Emulator, client: RawClient) -> None:
+def test_a_late_copy_comes_after_other_requests(emulator: Emulator, client: RawClient) -> None:
     zombie = emulator.faults.add(Fault(api="Produce", action=Duplicate(after_requests=2)))
     offsets = [client.produce("t", plain_batch(b"%d" % index)).base_offset for index in range(4)]
     assert offsets == [0, 1, 2, 4]
@@ -259,7 +257,7 @@ def test_pipelined_requests_are_reordered_and_answered_in_order(emulator: Emulat
     assert [answer.responses[0].partition_responses[0].base_offset for answer in answers] == [1, 0, 2]
 
 
-def test_what_the_reordering_does_not_mean_is_served_meanwhile_and_answered_behind(
+def test_requests_outside_the_reordering_are_served_meanwhile_and_answered_behind(
     emulator: Emulator, client: RawClient, other: RawClient
 ) -> None:
     swapped = emulator.faults.add(Fault(api="Produce", action=Reorder()))

@@ -92,7 +92,7 @@ def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None
         assert served.hits == fetches
 
 
-def test_what_clients_that_never_read_hold_together_is_limited(
+def test_responses_unread_by_all_clients_are_limited_in_total(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection that has gone longest without reading is closed."""
@@ -123,7 +123,7 @@ def test_a_waiting_fetch_is_given_up_with_its_connection() -> None:
         until(lambda: not waiters)
 
 
-def test_what_a_client_began_is_finished_when_it_is_gone() -> None:
+def test_a_request_is_finished_although_its_client_is_gone() -> None:
     with Emulator(topics={"t": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
             client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1")))

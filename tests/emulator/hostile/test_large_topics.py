@@ -186,7 +186,7 @@ def test_of_two_creations_at_a_time_one_succeeds(emulator: Emulator) -> None:
     assert sorted(errors) == [ErrorCode.none, ErrorCode.topic_already_exists]
 
 
-def test_what_cannot_wait_finishes_the_change_that_is_under_way(emulator: Emulator) -> None:
+def test_an_urgent_request_finishes_the_change_that_is_under_way(emulator: Emulator) -> None:
     with RawClient(emulator.bootstrap_servers) as client:
         topic = {
             "name": "interrupted",

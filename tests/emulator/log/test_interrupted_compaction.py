@@ -45,7 +45,7 @@ def newest(folder: Path) -> dict[bytes, bytes]:
 EXPECTED = {b"k": b"7", b"other": b"7", b"another": b"6"}
 
 
-def test_a_start_finishes_it(folder: Path) -> None:
+def test_a_restart_finishes_an_interrupted_compaction(folder: Path) -> None:
     assert newest(folder) == EXPECTED
     assert not list(folder.glob("*.cleaned"))
     assert not (folder / "compaction.json").exists()

@@ -63,7 +63,7 @@ def test_a_bad_batch_stops_no_compaction_but_its_own(bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("error", [struct.error, OverflowError, MemoryError, KeyError, AssertionError])
-def test_a_failure_in_one_log_does_not_stop_the_compaction_of_others(error: type[Exception]) -> None:
+def test_a_failure_in_one_log_does_not_stop_the_compaction_of_the_rest(error: type[Exception]) -> None:
     class Broken:
         topic, partition = "t", 1
 

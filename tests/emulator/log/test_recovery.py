@@ -151,7 +151,7 @@ def test_indexes_and_snapshots_are_rebuilt(folder: Path, suffix: str, how: str) 
 # writing
 
 
-def test_a_full_disk_refuses_the_batch_and_leaves_nothing_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_refuses_the_batch_and_stores_no_part_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(folder)
     append(log, b"before", sequence=0, producer_id=7)
     pwrite = os.pwrite

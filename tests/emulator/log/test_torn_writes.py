@@ -121,7 +121,7 @@ def test_the_search_for_an_intact_batch_takes_linear_time(tmp_path: Path, monkey
     assert checked < 10 * size
 
 
-def test_after_another_boot_only_what_was_synced_is_missed(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_reboot_only_synced_records_are_required(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     log = machine.start()
     append(log, b"synced")
     machine.flusher.flush()
@@ -144,7 +144,7 @@ def test_after_another_boot_nothing_is_required_that_was_never_synced(machine: M
     assert machine.start(Fsync.NEVER).log_end_offset == 0
 
 
-def test_with_fsync_always_what_was_not_flushed_is_not_required(
+def test_with_fsync_always_unflushed_records_are_not_required(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: int) -> None:
@@ -161,7 +161,7 @@ def test_with_fsync_always_what_was_not_flushed_is_not_required(
     assert machine.file.stat().st_size == size
 
 
-def test_what_a_new_leader_truncated_is_not_missed(machine: Machine) -> None:
+def test_records_truncated_by_a_new_leader_are_not_missed(machine: Machine) -> None:
     log = machine.start()
     append(log, b"replicated")
     log.hold_high_watermark()

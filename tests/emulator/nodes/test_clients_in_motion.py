@@ -155,7 +155,7 @@ class Client:
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
-def test_only_what_was_committed_is_seen(emulator: Emulator, case: str) -> None:
+def test_only_committed_records_are_seen(emulator: Emulator, case: str) -> None:
     step, disturb = CASES[case]
     expected: list[bytes] = []
     with ExitStack() as closing:

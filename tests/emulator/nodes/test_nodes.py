@@ -129,7 +129,7 @@ def test_moving_a_leader(emulator: Emulator, connect: Connect) -> None:
         emulator.move_leader("t", 0, old)
 
 
-def test_answers_of_others_than_the_leader_name_it(emulator: Emulator, connect: Connect) -> None:
+def test_other_nodes_than_the_leader_name_the_leader(emulator: Emulator, connect: Connect) -> None:
     leader = emulator.log("t").leader_id
     stranger = connect(others(leader)[0])
     address = emulator.bootstrap_servers.split(",")[leader].rpartition(":")
@@ -180,7 +180,7 @@ def test_an_append_of_the_old_leader_is_fenced(emulator: Emulator, connect: Conn
     assert client.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
 
 
-def test_a_crash_ends_what_is_in_work(emulator: Emulator, connect: Connect) -> None:
+def test_a_crash_ends_unfinished_requests(emulator: Emulator, connect: Connect) -> None:
     """The node dies between the coordinator's yes and its append: the client knows nothing and the log has nothing."""
     leader = emulator.log("t").leader_id
     coordinator = others(leader)[0]

@@ -83,7 +83,7 @@ def test_acks_all_times_out(emulator: Emulator, connect: Connect) -> None:
     assert emulator.log("t").log_end_offset == 1
 
 
-def test_a_retry_of_what_is_not_replicated_waits_as_well(emulator: Emulator, connect: Connect) -> None:
+def test_a_retry_of_an_unreplicated_batch_waits_too(emulator: Emulator, connect: Connect) -> None:
     client = connect(leader_of(emulator))
     held = emulator.hold_replication("t")
     transactional = connect(emulator.coordinator(transactional_id="x")).init_producer_id("x")
@@ -106,7 +106,7 @@ def test_a_partition_is_held_once(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("end", ["crash_node", "stop_node", "move"])
-def test_what_was_not_replicated_is_lost_with_the_leader(emulator: Emulator, connect: Connect, end: str) -> None:
+def test_unreplicated_records_are_lost_with_the_leader(emulator: Emulator, connect: Connect, end: str) -> None:
     leader = leader_of(emulator)
     client = connect(leader)
     client.produce("t", plain_batch(b"kept"))

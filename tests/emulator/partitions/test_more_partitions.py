@@ -114,7 +114,7 @@ def test_a_consumer_notices(emulator: Emulator, consumer: Any, topic: str) -> No
     until(lambda: assigned() == 4)
 
 
-def test_they_outlive_a_restart(tmp_path: Path) -> None:
+def test_added_partitions_survive_a_restart(tmp_path: Path) -> None:
     with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
             assert create_partitions(client, {"t": 3}, [[2, 1, 0], [1, 2, 0]]) == {"t": Outcome(0)}
@@ -129,7 +129,7 @@ def test_they_outlive_a_restart(tmp_path: Path) -> None:
         assert [emulator.log("t", index).leader_epoch for index in range(3)] == [1, 1, 1]
 
 
-def test_fewer_nodes_after_a_restart_have_what_they_can(tmp_path: Path) -> None:
+def test_fewer_nodes_after_a_restart_keep_as_many_replicas_as_possible(tmp_path: Path) -> None:
     with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
             create_partitions(client, {"t": 3}, [[2, 1, 0], [1, 2, 0]])

@@ -52,7 +52,7 @@ def test_another_target_meanwhile() -> None:
 # reassignments
 
 
-def test_it_is_over_at_once(emulator: Emulator, client: RawClient) -> None:
+def test_a_reassignment_is_complete_at_once(emulator: Emulator, client: RawClient) -> None:
     epoch = emulator.log("t").leader_epoch
     assert reassign(client, "t", 0, [2, 1]) == Outcome(0)
     assert copies(client) == ((2, 1), (2, 1), 2)  # node 0 led, and has no copy any more
@@ -84,7 +84,7 @@ def test_while_replication_is_held_it_is_under_way(emulator: Emulator, client: R
     assert copies(client) == ((1, 2), (1, 2), 1)
 
 
-def test_it_can_be_given_up(emulator: Emulator, client: RawClient) -> None:
+def test_a_reassignment_can_be_cancelled(emulator: Emulator, client: RawClient) -> None:
     reassign(client, "t", 0, [0, 1])
     held = emulator.hold_replication("t")
     reassign(client, "t", 0, [2])
@@ -104,7 +104,7 @@ def test_a_node_that_does_not_run_is_waited_for(emulator: Emulator, client: RawC
     assert copies(client) == ((2,), (2,), 2)
 
 
-def test_what_was_not_replicated_is_not_lost_by_moving(emulator: Emulator, client: RawClient) -> None:
+def test_moving_a_replica_loses_no_unreplicated_records(emulator: Emulator, client: RawClient) -> None:
     reassign(client, "t", 0, [0])
     held = emulator.hold_replication("t")
     client.produce("t", plain_batch(b"v"), acks=1)

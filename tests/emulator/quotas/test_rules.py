@@ -89,7 +89,7 @@ def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
     }
 
 
-def test_what_cannot_be_is_said(quotas: ClientQuotas) -> None:
+def test_impossible_quotas_are_refused(quotas: ClientQuotas) -> None:
     with Emulator() as emulator:
         with pytest.raises(ValueError, match="Invalid empty client quota entity"):
             emulator.set_quota({RATE: 1.0})

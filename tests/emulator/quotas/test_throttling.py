@@ -126,7 +126,7 @@ def test_a_producer_that_wants_no_answer_is_muted_all_the_same(
     assert not client.is_silent(TIMEOUT_S)
 
 
-def test_clients_of_one_user_share_what_he_has(emulator: Emulator, client: RawClient) -> None:
+def test_clients_of_one_user_share_the_quota_of_the_user(emulator: Emulator, client: RawClient) -> None:
     emulator.set_quota({"producer_byte_rate": 1000}, user="ANONYMOUS")
     try:
         assert ms(produce(client, 5000)) == 0

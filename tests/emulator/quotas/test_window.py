@@ -33,7 +33,7 @@ def test_a_first_burst_is_spread_over_the_whole_window() -> None:
     assert throttle_ms(used((0, 10_000)), 1000, START_MS, SIZE) == 0
 
 
-def test_what_is_above_is_waited_for() -> None:
+def test_usage_above_the_rate_is_waited_for() -> None:
     """20,000 in ten seconds at 1,000 a second: X = (O - T) / T * W, so another ten seconds."""
     assert throttle_ms(used((0, 20_000)), 1000, START_MS, SIZE) == 10_000
     assert throttle_ms(used((0, 11_000)), 1000, START_MS, SIZE) == 1000

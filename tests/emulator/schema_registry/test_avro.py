@@ -174,7 +174,7 @@ SCHEMAS = types().filter(is_one)
 
 @settings(max_examples=examples(150), deadline=None)
 @given(reader=SCHEMAS, writer=SCHEMAS, data=st.data())
-def test_what_is_readable_is_read_by_fastavro(reader: Any, writer: Any, data: st.DataObject) -> None:
+def test_compatible_schemas_are_read_by_fastavro(reader: Any, writer: Any, data: st.DataObject) -> None:
     if problems(reader, writer):
         return
     value = data.draw(values(writer))
@@ -248,7 +248,7 @@ def test_the_rules_are_those_of_avros_own_checker(reader: Any, writer: Any) -> N
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_what_is_no_schema(schema: str, problem: str) -> None:
+def test_invalid_avro_schemas_are_refused(schema: str, problem: str) -> None:
     with pytest.raises(InvalidSchemaError, match=problem):
         read_avro(schema)
 
@@ -297,7 +297,7 @@ def test_the_common_form_is_a_fixed_point_that_says_the_same(schema: Any) -> Non
     assert problems(schema, json.loads(form)) == []
 
 
-def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schema_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "MAX_OF_PAIR", 2_000)
     many = [record(name=f"R{number}") for number in range(100)]
     with pytest.raises(RegistryError, match="more than 2000 types") as caught:

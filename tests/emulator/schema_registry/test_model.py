@@ -186,7 +186,7 @@ def test_import_keeps_ids_and_versions() -> None:
 
 
 @pytest.mark.parametrize("subject", ["__GLOBAL", "a\n", ":.context:a", "a" * 501])
-def test_what_no_subject_is_called(subject: str) -> None:
+def test_invalid_subject_names_are_refused(subject: str) -> None:
     with pytest.raises(RegistryError) as caught:
         put(RegistryState(), subject, INT)
     assert caught.value.code == errors.INVALID_SUBJECT

@@ -150,13 +150,13 @@ VALUES = st.recursive(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(new=SCHEMAS, old=SCHEMAS, value=VALUES)
-def test_what_is_compatible_is_accepted_by_jsonschema(new: Any, old: Any, value: Any) -> None:
+def test_compatible_schemas_are_accepted_by_jsonschema(new: Any, old: Any, value: Any) -> None:
     if not problems(new, old) and jsonschema.Draft202012Validator(old).is_valid(value):
         assert jsonschema.Draft202012Validator(new).is_valid(value)
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '"a"', "{", "[" * 100_000, '{"maximum": 1e999}', '{"maximum": -1e999}'])
-def test_what_is_no_json_schema(text: str) -> None:
+def test_invalid_json_schemas_are_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         read_json_schema(text)
 
@@ -253,7 +253,7 @@ def test_undecided_descriptors(reader: str, writer: str) -> None:
         ),
     ],
 )
-def test_what_is_no_descriptor(text: str, problem: str) -> None:
+def test_invalid_protobuf_schemas_are_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidSchemaError, match=problem):
         read_protobuf(text, [])
 

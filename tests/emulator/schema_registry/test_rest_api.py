@@ -146,7 +146,7 @@ def test_references(url: str) -> None:
     assert client.delete_subject("item") == [1]
 
 
-def test_what_is_not_decided_is_refused_and_not_registered(url: str) -> None:
+def test_an_unsupported_schema_is_refused_and_not_registered(url: str) -> None:
     schema = {"schemaType": "JSON", "schema": '{"type": "string", "pattern": "a"}'}
     other = {"schemaType": "JSON", "schema": '{"type": "string", "pattern": "b"}'}
     ask(url, "POST", "/subjects/a/versions", schema)
@@ -196,7 +196,7 @@ def test_a_restart_keeps_everything(tmp_path: Path) -> None:
         assert ask(url, "POST", "/subjects/d/versions", TEXT).body["id"] == 3
 
 
-def test_what_was_not_replicated_is_not_there_after_a_failover() -> None:
+def test_an_unreplicated_schema_is_gone_after_a_failover() -> None:
     """The leader dies with a record before a follower has it: nothing was registered, and no client got a response."""
     with Emulator(nodes=2, schema_registry="127.0.0.1:0") as emulator:
         url = emulator.schema_registry_url

@@ -142,7 +142,7 @@ def test_a_right_on_any_resource_is_found_where_a_resource_has_it(rules: list[Ac
             assert not said
 
 
-def test_index_forgets_what_is_removed() -> None:
+def test_the_index_forgets_removed_rules() -> None:
     index = AclIndex()
     rules = [
         Acl.allow("User:a", AclOperation.READ, ResourceType.TOPIC, name, pattern_type=pattern)
@@ -190,6 +190,6 @@ def test_ten_thousand_rules_are_not_looked_through() -> None:
         (Acl.allow("a", AclOperation.READ, ResourceType.TOPIC, "t"), "Could not parse principal from `a`"),
     ],
 )
-def test_what_no_rule_can_be(acl: Acl, reason: str) -> None:
+def test_invalid_rules_are_refused(acl: Acl, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         authorizer_with([acl])

@@ -264,7 +264,7 @@ def test_an_unreachable_address() -> None:
         ),
     ],
 )
-def test_an_address_to_listen_at_and_what_clients_are_told_of_it(
+def test_the_listen_address_and_the_advertised_address_may_differ(
     listen: str | None, settings: dict[str, str], host: str, told: tuple[str, int]
 ) -> None:
     (listener,) = listeners_of(listen, None, settings)
@@ -409,7 +409,7 @@ def test_tls_that_contradicts_itself(settings: dict[str, object], why: str) -> N
         Tls(**settings)  # type: ignore[arg-type]
 
 
-def test_files_that_are_not_what_they_should_be(certificates: Certificates, tmp_path: Path) -> None:
+def test_invalid_key_and_certificate_files_are_refused(certificates: Certificates, tmp_path: Path) -> None:
     noise = tmp_path / "noise"
     noise.write_bytes(bytes(range(256)))
     cases = [

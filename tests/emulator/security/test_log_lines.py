@@ -65,7 +65,7 @@ def test_an_authorization_id_is_spelled_out(emulator: Emulator, caplog: pytest.L
     _check(caplog)
 
 
-def test_what_is_readable_stays_as_it_is_and_what_is_long_is_cut() -> None:
+def test_readable_text_stays_unchanged_and_long_text_is_cut() -> None:
     assert log_text("Jörg 名前 ' \"") == "Jörg 名前 ' \""
     assert log_text("\ud800\x7f") == r"\ud800\x7f"
     assert len(log_text("\n" * 1_000_000)) < 2100

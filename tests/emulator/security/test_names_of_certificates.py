@@ -92,7 +92,7 @@ def test_the_subject_is_found_in_a_certificate() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05\x01", b"\x30\x84\xff\xff\xff\xff", b"\x01" * 40])
-def test_what_is_no_certificate(data: bytes) -> None:
+def test_invalid_certificates_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         subject_of(data)
 

@@ -92,7 +92,7 @@ def test_an_unknown_user_and_a_foreign_authorization_id_are_refused() -> None:
 # -- the users
 
 
-def test_what_is_altered_is_answered_as_by_apache_kafka() -> None:
+def test_altered_messages_get_the_response_of_apache_kafka() -> None:
     """Kafka's response to the same requests."""
     twice = (92, "A user credential cannot be altered twice in the same request")
     absent = (91, "Attempt to delete a user credential that does not exist")

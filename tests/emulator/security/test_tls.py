@@ -152,7 +152,7 @@ def half_a_handshake_and_nonsense(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("attack", [garbage, a_request_without_tls, half_a_handshake_and_nonsense])
-def test_what_is_no_handshake_is_closed_with_one_line(
+def test_garbage_instead_of_a_handshake_is_closed_with_one_log_line(
     nobody_else: Emulator, caplog: pytest.LogCaptureFixture, attack: Callable[[socket.socket], None]
 ) -> None:
     with caplog.at_level(logging.WARNING), socket.create_connection(address(nobody_else, "TLS"), 10) as connection:

@@ -196,7 +196,7 @@ def test_a_coordinator_that_goes_while_it_deletes_offsets(dies: bool, monkeypatc
             assert has_state(emulator, StateKey("g", sharer.topic_id, 1)), "it was initialized again, and not deleted"
 
 
-def test_what_is_pruned_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pruning_keeps_the_known_state_equal_to_the_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A snapshot of the old state, taken by pruning during an update, stood behind that update in the log."""
     monkeypatch.setattr(state_coordinator, "_PRUNED_EVERY", 2)
     config = BrokerConfig(properties=CONFIG.properties)

@@ -103,7 +103,7 @@ def test_every_file_has_its_pattern(prepared: dict[str, Prepared], end: str) -> 
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
-def test_what_nothing_happened_to_is_all_there(prepared: dict[str, Prepared], end: str, tmp_path: Path) -> None:
+def test_undamaged_files_lose_no_records(prepared: dict[str, Prepared], end: str, tmp_path: Path) -> None:
     path = prepared[end].copy(tmp_path / "data")
     assert judge(path, prepared[end].expected) == ""
 

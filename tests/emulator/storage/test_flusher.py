@@ -105,7 +105,7 @@ def test_settling_waits_for_jobs_that_the_thread_does_not_have_yet() -> None:
     asyncio.run(flush())
 
 
-def test_what_is_marked_while_a_round_begins_goes_with_the_next() -> None:
+def test_a_log_marked_while_a_round_begins_is_flushed_with_the_next() -> None:
     async def flush() -> None:
         logs = [_Log(_work) for _ in range(MANY)]
         flusher = _marked(logs, Fsync.ALWAYS)
@@ -123,7 +123,7 @@ def test_what_is_marked_while_a_round_begins_goes_with_the_next() -> None:
 
 @pytest.mark.parametrize("count", [1, MANY])
 @pytest.mark.parametrize("fails_late", [False, True])
-def test_a_log_that_cannot_say_what_to_flush_ends_the_round(count: int, fails_late: bool) -> None:
+def test_a_log_that_fails_to_list_its_files_ends_the_round(count: int, fails_late: bool) -> None:
     def fail() -> None:
         assert threading.current_thread() is threading.main_thread()
         raise ValueError("broken")
@@ -141,7 +141,7 @@ def test_a_log_that_cannot_say_what_to_flush_ends_the_round(count: int, fails_la
 
 
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.INTERVAL])
-def test_what_is_deleted_needs_no_flush(tmp_path: Path, fsync: Fsync) -> None:
+def test_deleted_logs_need_no_flush(tmp_path: Path, fsync: Fsync) -> None:
     """Otherwise the broker would consider the disk broken, and acknowledge nothing any more."""
     storage = DiskLog(tmp_path / "t-0", OpenFiles(), Flusher(fsync), stopped_cleanly=True)
     log = PartitionLog("t", 0, storage=storage, now_ms=NOW_MS)

@@ -134,7 +134,7 @@ def test_a_key_of_an_unknown_version_is_left_alone(
 
 
 @pytest.mark.parametrize("name", SHARE_KEYS)
-def test_tombstones_of_what_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
+def test_tombstones_of_absent_entries_are_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
     with Emulator(data_dir=tmp_path, config=CONFIG) as emulator:
         put(emulator, *SHARE_KEYS[name], None)
     with (

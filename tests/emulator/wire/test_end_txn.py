@@ -149,7 +149,7 @@ def test_answer_before_the_markers(world: World) -> None:
 
 @tv2
 @rule("EndTxn v5 / the version of the request decides, not that of the requests before")
-def test_v5_ends_what_an_old_client_opened(world: World) -> None:
+def test_v5_ends_the_transaction_of_an_old_client(world: World) -> None:
     identity = world.open(old=True)
     assert world.wire.end_settled("x", identity, commit=COMMIT, version=5) == End(NONE, identity.bumped())
     assert world.wire.fetch("t").batches[-1].identity == identity.bumped()

@@ -139,7 +139,7 @@ def last_values(world: World) -> dict[str, bytes | None]:
 @rare_scans
 @rule("Expiry of transactional ids / never Ongoing, prepared ones neither")
 @rule("Expiry of transactional ids / what is used does not expire")
-def test_what_does_not_expire(world: World) -> None:
+def test_transactions_that_do_not_expire(world: World) -> None:
     wire = world.wire
     version = 6 if world.has_tv2 else 5
     opened = wire.init_ok("open", version=version, enable_2pc=world.has_tv2)

@@ -8,9 +8,7 @@ from tests.interop.wire import Wire
 READ = ("--from-beginning", "--timeout-ms", "20000", "--command-property", "group.protocol=consumer")
 
 
-def test_console_consumer_and_what_the_tools_say_of_its_group(
-    scripts: KafkaScripts, wire: Wire, topic: str, group: str
-) -> None:
+def test_console_consumer_and_group_tools(scripts: KafkaScripts, wire: Wire, topic: str, group: str) -> None:
     wire.write(topic, b"a", b"b", b"c")
     out = scripts.ok("kafka-console-consumer", "--topic", topic, "--group", group, *READ, "--max-messages", "3")
     assert out.split() == ["a", "b", "c"]

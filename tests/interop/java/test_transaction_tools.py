@@ -69,7 +69,7 @@ def test_find_hanging_and_abort(
     assert wire.describe(transactional_id).state == "Ongoing"  # it was not asked
 
 
-def test_abort_of_what_is_not_there_is_refused(scripts: KafkaScripts, topic: str) -> None:
+def test_abort_of_an_absent_transaction_is_refused(scripts: KafkaScripts, topic: str) -> None:
     options = ["--topic", topic, "--partition", "0", "--start-offset", "0"]
     ended = scripts.run("kafka-transactions", "abort", *options)
     assert ended.exit_status == 1

@@ -109,7 +109,7 @@ def test_odd_rules(secured: SecuredBroker, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", acl_script.UNKNOWN)
-def test_what_is_unknown_closes_the_connection(secured: SecuredBroker, name: str) -> None:
+def test_an_unknown_api_closes_the_connection(secured: SecuredBroker, name: str) -> None:
     assert all(acl_script.is_closed_for(secured.admin_address, acl_script.UNKNOWN[name]))
 
 

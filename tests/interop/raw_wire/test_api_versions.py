@@ -36,7 +36,7 @@ def offered(address: str) -> tuple[Ranges, Features]:
 
 
 @pytest.mark.parametrize("profile", VERSIONS)
-def test_a_profile_offers_what_its_release_offers(profile: Profile) -> None:
+def test_a_profile_offers_the_apis_of_its_release(profile: Profile) -> None:
     with Emulator(config=BrokerConfig(profile=profile)) as emulator:
         ranges, features = offered(emulator.bootstrap_servers)
     released = RELEASES[profile]
@@ -47,7 +47,7 @@ def test_a_profile_offers_what_its_release_offers(profile: Profile) -> None:
 
 
 @pytest.mark.parametrize("apache_kafka", [f"apache_kafka {version}" for version in VERSIONS.values()])
-def test_a_release_offers_what_the_table_says(apache_kafka: str) -> None:
+def test_a_release_offers_the_apis_of_the_table(apache_kafka: str) -> None:
     version = apache_kafka.split()[1]
     profile = next(profile for profile, imitated in VERSIONS.items() if imitated == version)
     try:

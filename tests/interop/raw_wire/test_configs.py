@@ -116,7 +116,7 @@ def test_settings_are_described_as_by_apache_kafka(real: Wire, emulated: Wire, r
         assert ours == theirs, key
 
 
-def test_what_is_said_to_differ_does(real: Wire, emulated: Wire) -> None:
+def test_listed_differences_between_releases_are_real(real: Wire, emulated: Wire) -> None:
     found = set()
     for resource_type, name in ((TOPIC, THE_TOPIC), (BROKER, THE_NODE), (GROUP, "g")):
         of_real, of_emulated = (

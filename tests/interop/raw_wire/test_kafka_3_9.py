@@ -195,7 +195,7 @@ def test_a_group_without_a_generation_has_no_record(broker: Broker, wire: Wire, 
     assert written == [(1, True), (1, False)]
 
 
-def test_a_deleted_topic_takes_empty_groups_with_it(broker: Broker, wire: Wire, topic: str, group: str) -> None:
+def test_a_deleted_topic_deletes_empty_groups(broker: Broker, wire: Wire, topic: str, group: str) -> None:
     """Groups without offsets, of any topic; the coordinator of Kafka 4 keeps them."""
     wire.wait_for_coordinator(group, GROUP)
     kept = f"{group}-kept"

@@ -39,7 +39,7 @@ def test_delete_records(client: RawClient, topic: str) -> None:
     assert client.produce(topic, plain_batch(b"next")).base_offset == 10
 
 
-def test_delete_records_of_what_has_none_to_delete(client: RawClient, topic: str) -> None:
+def test_delete_records_of_a_topic_without_deletable_records(client: RawClient, topic: str) -> None:
     compacted = f"{topic}-compacted"
     assert client.create_topic(compacted, cleanup_policy="compact").error_code == 0
     wait_for(lambda: client.produce(compacted, plain_batch(b"1")), lambda answer: answer.error_code != _NOT_YET)

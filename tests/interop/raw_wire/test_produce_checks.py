@@ -70,7 +70,7 @@ def test_internal_topics_are_refused(wire: Wire, topic: str, group: str, name: s
 
 @pytest.mark.parametrize("name", INTERNAL)
 @pytest.mark.parametrize("key", [b"\xff\xff", None])
-def test_what_the_admin_client_may_write(wire: Wire, group: str, name: str, key: bytes | None) -> None:
+def test_records_that_the_admin_client_may_write(wire: Wire, group: str, name: str, key: bytes | None) -> None:
     """Kafka exempts the client id of its own tools; it ignores a key of an unknown version."""
     wire.wait_for_coordinator(group, GROUP)
     batch = PLAIN if key is None else keyed(key)
@@ -109,7 +109,9 @@ def test_internal_topic_in_a_transaction(wire: Wire, transactional_id: str, topi
     ],
     ids=["no batch", "acks", "partition"],
 )
-def test_what_comes_before_internal_topics(wire: Wire, records: bytes, acks: int, partition: int, code: Code) -> None:
+def test_checks_before_that_of_internal_topics(
+    wire: Wire, records: bytes, acks: int, partition: int, code: Code
+) -> None:
     name = "__transaction_state"
     assert wire.produce_to(None, ((name, partition), records), acks=acks, version=OLD) == [code]
 
@@ -120,13 +122,13 @@ def test_what_comes_before_internal_topics(wire: Wire, records: bytes, acks: int
 @pytest.mark.parametrize(
     "trailing", [b"\0", b"x" * 5, b"x" * 11, b"x" * 12, PLAIN[:16], PLAIN[:61], PLAIN[:-1]], ids=len
 )
-def test_what_is_cut_off_at_the_end_is_not_read(wire: Wire, topic: str, trailing: bytes) -> None:
+def test_a_batch_cut_off_at_the_end_is_not_read(wire: Wire, topic: str, trailing: bytes) -> None:
     assert wire.produce_bytes(None, topic, PLAIN + trailing, version=OLD).error == NONE
     assert wire.fetch_bytes(topic, 0)[61:] == PLAIN[61:]
 
 
 @pytest.mark.parametrize("trailing", [b"\0" * 12, NO_BATCH, b"\0" * 61, b"x" * 17, b"\xff" * 20], ids=len)
-def test_what_follows_and_is_corrupt(wire: Wire, topic: str, other: str, trailing: bytes) -> None:
+def test_a_corrupt_batch_behind_a_valid_one(wire: Wire, topic: str, other: str, trailing: bytes) -> None:
     codes = wire.produce_to(None, ((topic, 0), PLAIN + trailing), ((other, 0), PLAIN), version=OLD)
     assert codes == [Code.CORRUPT_MESSAGE, NONE]
 

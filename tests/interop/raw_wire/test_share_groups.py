@@ -197,7 +197,7 @@ def test_unknown_partitions(sharer: Sharer) -> None:
     assert sharer.acknowledge([(0, 0, [ACCEPT])], topic_id=uuid.uuid4()) == 100
 
 
-def test_sizes_of_what_is_acquired(sharer: Sharer) -> None:
+def test_sizes_of_acquired_ranges(sharer: Sharer) -> None:
     for batch in range(4):
         sharer.put(*(f"{batch}{number}" for number in range(5)))
     sharer.join()
@@ -489,14 +489,14 @@ def test_state_that_does_not_exist(states: StateRequests) -> None:
         ("delete", {}, {}, 0),
     ],
 )
-def test_what_is_named_twice_is_answered_once(
+def test_a_partition_named_twice_is_answered_once(
     states: StateRequests, name: str, values: dict[str, int], then: dict[str, int], code: int
 ) -> None:
     assert states.send("initialize", state_epoch=1, start_offset=-1).error_code == 0
     assert states.send_all(name, [values, then], [then]) == [[code]]
 
 
-def test_what_is_written_twice_is_answered_once(states: StateRequests) -> None:
+def test_a_share_state_written_twice_is_answered_once(states: StateRequests) -> None:
     assert states.send("initialize", state_epoch=1, start_offset=-1).error_code == 0
     epochs = {"state_epoch": 1, "delivery_complete_count": 0, "state_batches": ()}
     first, then = ({**epochs, "leader_epoch": 3, "start_offset": 5}, {**epochs, "leader_epoch": 2, "start_offset": 9})
