@@ -406,7 +406,7 @@ MUTANTS: Final = (
         _DRIVER_REPAIR,
         "if not decided:",
         "if False:",
-        "spark/test_repair.py::test_an_operator_marks_it_lost_in_the_middle_of_a_repair",
+        "spark/test_repair.py::test_an_operator_marks_the_batch_lost_during_a_repair",
         proof=True,
     ),
 )

@@ -121,7 +121,7 @@ def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: Transactio
     assert fault.hits > 1
 
 
-def test_an_answer_is_told_although_the_last_request_had_none(emulator: Emulator, admin: TransactionAdmin) -> None:
+def test_an_answer_is_reported_although_the_last_request_had_none(emulator: Emulator, admin: TransactionAdmin) -> None:
     """The last request times out; the error still contains the broker's earlier response."""
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=1, action=Error(51)))
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=None, action=CloseBefore()))

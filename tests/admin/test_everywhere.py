@@ -46,7 +46,7 @@ def test_list_and_describe_by_state(site: Site, admin: TransactionAdmin) -> None
     assert list(listed) == sorted(listed)
 
 
-def test_list_long_ones_and_by_pattern(site: Site, admin: TransactionAdmin) -> None:
+def test_list_long_running_transactions_and_by_pattern(site: Site, admin: TransactionAdmin) -> None:
     """Apache Kafka 3.9 cannot filter by a pattern: the client does it, with the same result."""
     topic, name = site.new_topic(), site.new_id()
     for suffix in ("a", "b", "c.d"):
@@ -88,7 +88,7 @@ def test_describe_producers(site: Site, admin: TransactionAdmin) -> None:
             _ = admin.describe_producers([missing])[missing]
 
 
-def test_other_peoples_administration_says_the_same(site: Site, admin: TransactionAdmin) -> None:
+def test_other_admin_clients_report_the_same(site: Site, admin: TransactionAdmin) -> None:
     topic = site.new_topic(2)
     ids = site.ids_by_state(topic)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]

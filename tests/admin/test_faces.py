@@ -63,7 +63,7 @@ def test_both_clients_get_the_same_results(kip_939: Site, admin: TransactionAdmi
     ]
 
 
-def test_an_administration_belongs_to_one_loop(kip_939: Site) -> None:
+def test_an_admin_client_belongs_to_one_loop(kip_939: Site) -> None:
     by_coroutine = AsyncTransactionAdmin(bootstrap_servers=kip_939.bootstrap_servers)
 
     async def use() -> None:
@@ -85,7 +85,7 @@ def test_a_call_without_keys_sends_nothing(kip_939: Site, admin: TransactionAdmi
     assert admin.describe_producers([]) == {}
 
 
-def test_the_same_thing_twice_is_asked_once(kip_939: Site, admin: TransactionAdmin) -> None:
+def test_equal_requests_are_sent_once(kip_939: Site, admin: TransactionAdmin) -> None:
     name = kip_939.new_id()
     kip_939.wire.init_ok(name)
     assert list(admin.describe_transactions([name, name])) == [name]
@@ -154,7 +154,7 @@ def test_closing_ends_the_calls_that_wait(emulator: Emulator) -> None:
     assert [type(error) for error in errors] == [IllegalStateError]
 
 
-def test_forgotten_ones_are_told_of(kip_939: Site) -> None:
+def test_unclosed_clients_are_warned_of(kip_939: Site) -> None:
     admin = TransactionAdmin(bootstrap_servers=kip_939.bootstrap_servers)
     admin.describe_cluster()
     made = [admin]
@@ -163,7 +163,7 @@ def test_forgotten_ones_are_told_of(kip_939: Site) -> None:
         made.clear()
 
 
-def test_forgotten_ones_of_coroutines_are_told_of(kip_939: Site) -> None:
+def test_unclosed_clients_of_coroutines_are_warned_of(kip_939: Site) -> None:
     async def forget() -> None:
         made = [AsyncTransactionAdmin(bootstrap_servers=kip_939.bootstrap_servers)]
         await made[0].describe_cluster()
@@ -199,7 +199,7 @@ def test_the_io_thread_does_not_wait_for_itself(kip_939: Site, admin: Transactio
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_makes_its_own(kip_939: Site, admin: TransactionAdmin) -> None:
+def test_a_forked_child_makes_its_own_connections(kip_939: Site, admin: TransactionAdmin) -> None:
     admin.describe_cluster()
     read, write = os.pipe()
     child = os.fork()

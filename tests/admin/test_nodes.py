@@ -74,7 +74,7 @@ def test_ids_of_every_coordinator(emulator: Emulator, admin: TransactionAdmin) -
     assert len(admin.describe_cluster().brokers) == 3
 
 
-def test_a_coordinator_that_moves_while_it_is_listed(emulator: Emulator, admin: TransactionAdmin) -> None:
+def test_a_coordinator_that_moves_during_the_listing(emulator: Emulator, admin: TransactionAdmin) -> None:
     """The new coordinator responded before it had the id, and the old one responds when it no longer has it."""
     moved = IDS[0]
     before = emulator.coordinator(transactional_id=moved)
@@ -148,7 +148,7 @@ def test_a_coordinator_that_loads_is_waited_for(emulator: Emulator, admin: Trans
     assert admin.describe_transaction(name).coordinator_id == loading
 
 
-def test_a_broker_that_goes_away_leaves_nothing_out_where_others_take_over(
+def test_a_broker_that_goes_away_leaves_nothing_out_if_another_takes_over(
     emulator: Emulator, admin: TransactionAdmin
 ) -> None:
     assert names(admin.list_transactions()) == IDS
@@ -159,7 +159,7 @@ def test_a_broker_that_goes_away_leaves_nothing_out_where_others_take_over(
 
 
 @pytest.mark.parametrize("answered", [1, 2])
-def test_an_answer_that_is_lost_is_asked_for_again(emulator: Emulator, admin: TransactionAdmin, answered: int) -> None:
+def test_a_lost_response_is_requested_again(emulator: Emulator, admin: TransactionAdmin, answered: int) -> None:
     for api in ("Metadata", "ListTransactions", "FindCoordinator", "DescribeTransactions", "DescribeProducers"):
         emulator.faults.add(Fault(api=api, count=answered, action=DropReply()))
     assert names(admin.list_transactions()) == IDS
@@ -349,7 +349,7 @@ def let_metadata_have_no_brokers(monkeypatch: pytest.MonkeyPatch, answers: Itera
     monkeypatch.setattr(AdminTransport, "request", respond)
 
 
-def test_a_broker_that_has_just_started_is_asked_again(
+def test_a_broker_that_has_just_started_is_queried_again(
     emulator: Emulator, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_metadata_have_no_brokers(monkeypatch, cycle([True, False]))

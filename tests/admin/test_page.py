@@ -57,7 +57,7 @@ def test_an_unanswered_listing_is_named(run: Run, emulator: Emulator, capsys: py
 
 
 @pytest.mark.usefixtures("owner")
-def test_hanging_ones(run: Run, emulator: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hanging_transactions_are_listed(run: Run, emulator: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     with Wire(emulator.bootstrap_servers) as wire:
         batch = record_batch([b"v"], Identity(4711, 0), 0, transactional=True, timestamp_ms=1_600_000_000_000)
         wire.produce_bytes("nobody", "orders", batch, partition=1, version=11)

@@ -28,7 +28,7 @@ ARRIVES_LATE = (How.LATE, How.BETWEEN)
         if cell.how in ARRIVES_LATE
     ],
 )
-def test_nothing_happens_that_is_not_told(tier: Tier, cell: Cell) -> None:
+def test_every_effect_is_reported(tier: Tier, cell: Cell) -> None:
     try:
         kafka = shared_kafka(KINDS[tier])
     except ServerUnavailableError as error:

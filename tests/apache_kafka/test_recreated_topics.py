@@ -85,7 +85,7 @@ def test_between_two_batches(query: Query) -> None:
     assert sorted(query.values(wanted)) == list(AFTER)  # the writer, which just met a new topic, may change the order
 
 
-def test_between_the_end_of_a_batch_and_its_plan(query: Query, topics: Topics) -> None:
+def test_a_topic_recreated_between_the_end_of_a_batch_and_its_plan(query: Query, topics: Topics) -> None:
     topics.write(query.topic, "d")
     end = query.planner().latest(query.read_so_far)
     query.recreate()

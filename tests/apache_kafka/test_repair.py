@@ -200,7 +200,7 @@ REPAIRS: Final[Mapping[str, Callable[[World, str], None]]] = {
 @BOUNDED
 @pytest.mark.parametrize("repair", REPAIRS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_aborted_by_its_timeout(backend: str, repair: str, world: World) -> None:
+def test_a_transaction_aborted_by_its_timeout(backend: str, repair: str, world: World) -> None:
     world.time_out_soon()
     world.decide_and_die(backend)
     by_timeout(world)
@@ -347,7 +347,7 @@ class TornWorld:
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open", "committed"])
-def test_aborted_in_one_partition(is_open: bool, torn: TornWorld) -> None:
+def test_a_transaction_aborted_in_one_partition(is_open: bool, torn: TornWorld) -> None:
     """By an operator's marker. The coordinator commits it afterwards, which the other partition shows."""
     torn.abort_there()
     if not is_open:
@@ -360,7 +360,7 @@ def test_aborted_in_one_partition(is_open: bool, torn: TornWorld) -> None:
     assert torn.seen() == [[b"0"], [b"1"]]
 
 
-def test_committed_by_hand_in_one_partition(torn: TornWorld) -> None:
+def test_a_transaction_committed_by_hand_in_one_partition(torn: TornWorld) -> None:
     """As an operator does where a transaction hangs; its coordinator's own marker changes nothing after that."""
     torn.commit_there()
     assert torn.seen() == [[], [b"1"]]
@@ -520,7 +520,7 @@ def test_the_id_has_expired(is_committed: bool, forgotten: World) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_writer_that_was_idle_until_its_id_expired_goes_on(backend: str, forgotten: World) -> None:
+def test_a_writer_whose_id_expired_while_idle_continues(backend: str, forgotten: World) -> None:
     world = forgotten
     with world.writer(backend) as writer:
         for number in (1, 2):

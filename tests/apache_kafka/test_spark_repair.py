@@ -124,7 +124,7 @@ def test_an_abort_by_another_program_without_a_trace_is_repaired(world: World) -
     world.assert_done("a", "b", "c")
 
 
-def test_a_task_that_was_given_up_takes_its_id_over_when_the_batch_is_decided(world: World) -> None:
+def test_a_given_up_task_takes_its_id_over_when_the_batch_is_decided(world: World) -> None:
     """It was suspended after its last look, so its InitProducerId aborts any open transaction."""
     world.write(world.sink_id, 0, [["a"]], die_at=PausePoint.AFTER_SEND, **world.given)
     (given_up,) = world.ids

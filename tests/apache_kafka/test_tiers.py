@@ -140,7 +140,9 @@ def test_zombies_are_fenced(
 
 
 @pytest.mark.parametrize("cluster", [Tier.BOUNDED, Tier.BOUNDED_V1], indirect=True, ids=["tier 3", "tier 4"])
-def test_prepared_beyond_its_time(cluster: Cluster, make_face: MakeFace, topic: str, transactional_id: str) -> None:
+def test_a_transaction_prepared_beyond_its_timeout(
+    cluster: Cluster, make_face: MakeFace, topic: str, transactional_id: str
+) -> None:
     settings = cluster.settings(transactional_id, transaction_timeout_ms=1000)
     prepared = killed_after_prepare("sync", settings, topic, b"too late")
     lost = cluster.wait_for_state(transactional_id, "CompleteAbort").identity

@@ -124,7 +124,7 @@ def topic_not_led_by_the_controller(three: ApacheKafka, new_name: NewName) -> st
             return topic
 
 
-def test_a_leader_that_is_killed_again_and_again(three: ApacheKafka, new_name: NewName) -> None:
+def test_a_leader_is_killed_repeatedly(three: ApacheKafka, new_name: NewName) -> None:
     """Acknowledged calls stand, and no id or batch is leased or decided twice."""
     servers, topic = three.bootstrap_servers, topic_not_led_by_the_controller(three, new_name)
     leased: Counter[str] = Counter()
@@ -170,7 +170,7 @@ def test_a_leader_that_is_killed_again_and_again(three: ApacheKafka, new_name: N
     assert {row.status for row in fresh.attempts("s")} == {AttemptStatus.COMMITTED}
 
 
-def test_a_leader_that_froze_and_does_not_know_that_it_is_none(three: ApacheKafka, new_name: NewName) -> None:
+def test_a_frozen_leader_that_was_replaced(three: ApacheKafka, new_name: NewName) -> None:
     """A process that is still connected to it reads the others' records, and decides nothing without them."""
     servers, topic = three.bootstrap_servers, topic_not_led_by_the_controller(three, new_name)
     old = store(servers, topic)

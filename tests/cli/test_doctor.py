@@ -228,7 +228,7 @@ def test_a_user_of_postgres_without_rights(call: Call, postgres_server: Postgres
         database.close()
 
 
-def test_without_a_database_the_half_that_was_not_asked_is_named(call: Call, emulator: Emulator) -> None:
+def test_without_a_database_the_missing_half_is_named(call: Call, emulator: Emulator) -> None:
     done = call("doctor", "--bootstrap-server", emulator.bootstrap_servers)
     assert done.code == 0
     assert done.out.splitlines()[-3:] == [
@@ -257,7 +257,7 @@ def test_without_a_database_the_half_that_was_not_asked_is_named(call: Call, emu
         ),
     ],
 )
-def test_a_table_that_is_another_one(call: Call, emulator: Emulator, tmp_path: Path, ddl: str, said: str) -> None:
+def test_a_table_of_another_definition(call: Call, emulator: Emulator, tmp_path: Path, ddl: str, said: str) -> None:
     database = SqliteDatabase(tmp_path)
     with database.engine.begin() as connection:
         connection.execute(sa.text(ddl))

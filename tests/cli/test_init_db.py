@@ -138,7 +138,7 @@ def test_a_migration_as_sql(migrations: Config, database: Database) -> None:
     assert not NAMES & set(sa.inspect(database.engine).get_table_names())
 
 
-def test_the_command_says_which_extra_it_needs(tmp_path: Path) -> None:
+def test_the_command_names_the_extra_it_needs(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError(\"No module named 'click'\", name='click')\n")
     done = subprocess.run(
         [sys.executable, "-m", "dualwrite", "doctor"],

@@ -66,5 +66,5 @@ def test_init_db_creates_the_outbox_beside_the_state_table(call: Call, postgres:
     assert not sa.inspect(database.engine).has_table(OUTBOX)
 
 
-def test_another_database_has_none(call: Call) -> None:
+def test_another_database_has_no_outbox_table(call: Call) -> None:
     assert_one_line(call("init-db", "--sql", "--dialect", "mssql", "--outbox"), 2, NOT_FOR)

@@ -57,5 +57,5 @@ def test_columns_give_way_in_their_order() -> None:
     assert left(20) == ("Pair",)
 
 
-def test_one_and_several() -> None:
+def test_counts_have_singular_and_plural() -> None:
     assert [counted(number, "row") for number in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]

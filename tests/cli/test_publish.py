@@ -55,7 +55,7 @@ def test_publish_sends_waiting_and_new_blocks_until_stopped(scenario: Scenario) 
     assert done.code == 0
 
 
-def test_a_second_one_stands_by_until_the_first_one_ends(scenario: Scenario) -> None:
+def test_a_second_publisher_stands_by_until_the_first_ends(scenario: Scenario) -> None:
     published = f"{prefix_of(scenario)}: published by"
     with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
@@ -72,7 +72,7 @@ def test_a_second_one_stands_by_until_the_first_one_ends(scenario: Scenario) -> 
         assert ended(second).code == 0
 
 
-def test_a_kafka_that_is_away_is_waited_for(scenario: Scenario) -> None:
+def test_an_unreachable_kafka_is_waited_for(scenario: Scenario) -> None:
     with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
     scenario.emulator.stop_node(0)

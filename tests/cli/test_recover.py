@@ -101,7 +101,7 @@ def test_an_orphan_without_a_row_is_left_until_it_is_named(scenario: Scenario, c
     assert call(*options(scenario, "--prefix", "orphan", "--min-age", 0)).code == 0
 
 
-def test_rounds_go_on_until_it_is_told_to_stop(scenario: Scenario) -> None:
+def test_rounds_continue_until_told_to_stop(scenario: Scenario) -> None:
     select = ("--transactional-id", scenario.transactional_id, "--min-age", 0, "--apply", "--json")
     running = process(*options(scenario, *select, "--interval", 0.05))
     try:
@@ -121,7 +121,7 @@ def test_rounds_go_on_until_it_is_told_to_stop(scenario: Scenario) -> None:
     scenario.assert_both_sides_agree()
 
 
-def test_a_round_that_fails_is_told_and_the_next_one_follows(scenario: Scenario) -> None:
+def test_a_failed_round_is_reported_and_the_next_follows(scenario: Scenario) -> None:
     select = ("--all", "--min-age", 0, "--apply", "--interval", 0.05)
     with sa.create_engine(scenario.database.url, poolclass=sa.NullPool).begin() as connection:
         connection.execute(sa.text("ALTER TABLE kafka_transaction_state RENAME TO away"))

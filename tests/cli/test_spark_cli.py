@@ -200,7 +200,7 @@ def test_undecided_attempts_are_ended_only_if_their_sink_is_named(world: World, 
     assert (world.values(), world.open_ids()) == ([], [])
 
 
-def test_rounds_go_on_until_it_is_told_to_stop(world: World) -> None:
+def test_rounds_continue_until_told_to_stop(world: World) -> None:
     running = process("spark", "recover", *world.reach, "--apply", "--json", "--min-age", 0, "--interval", 0.05)
     try:
         lines = running.stdout
@@ -227,7 +227,7 @@ def test_wrong_usage_is_one_line(sqlite_world: World, call: Call, arguments: tup
     assert_one_line(call("spark", "recover", *sqlite_world.reach, *arguments), 2, said)
 
 
-def test_a_database_without_a_store_and_a_cluster_that_is_away(call: Call, tmp_path: Path, emulator: Emulator) -> None:
+def test_a_database_without_a_store_and_an_unreachable_cluster(call: Call, tmp_path: Path, emulator: Emulator) -> None:
     (tmp_path / "empty.db").touch()
     url = f"sqlite:///{tmp_path / 'empty.db'}"
     for command in ("recover", "status"):
@@ -276,7 +276,7 @@ def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(sqlite_w
         producer.abort_transaction()
 
 
-def test_an_orphan_is_ended_only_on_order_and_by_a_store_that_has_its_sink(sqlite_world: World, call: Call) -> None:
+def test_an_orphan_is_ended_only_on_order_and_by_the_store_that_has_its_sink(sqlite_world: World, call: Call) -> None:
     world = sqlite_world
     world.write("s", 0, [["a"]], die_at=PausePoint.COMMIT_START)
     with world.engine.begin() as connection:
@@ -314,7 +314,7 @@ def test_the_live_view_is_updated_until_an_interrupt(world: World) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_watching_without_a_terminal_is_one_look(world: World, call: Call, more: tuple[str, ...]) -> None:
+def test_watching_without_a_terminal_shows_one_table(world: World, call: Call, more: tuple[str, ...]) -> None:
     world.write("s", 0, [["a"]])
     watched = call("spark", "status", *world.reach, "--watch", *more)
     assert (watched.code, watched.err) == (0, "")
@@ -349,7 +349,7 @@ def test_the_live_view_shows_the_store_while_kafka_is_away(sqlite_world: World) 
     assert any(line.split()[:2] == ["s", "query"] and " COMMIT " in line for line in rest)
 
 
-def test_the_live_view_survives_a_store_that_is_away(sqlite_world: World) -> None:
+def test_the_live_view_survives_an_unreachable_store(sqlite_world: World) -> None:
     world = sqlite_world
     with world.engine.begin() as connection:
         for name in NAMES:

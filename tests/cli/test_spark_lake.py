@@ -70,7 +70,7 @@ def test_owed_files_are_shown_and_published(world: World, table: LakeTable, call
     assert rows(table) == ["a", "b", "c"]
 
 
-def test_a_file_that_is_gone_is_shown_until_it_is_acknowledged(world: World, table: LakeTable, call: Call) -> None:
+def test_a_missing_file_is_shown_until_it_is_acknowledged(world: World, table: LakeTable, call: Call) -> None:
     (batch,) = world.store.lake.owed("s")
     Path(table.directory, file_name(world.store.lake.owner("s"), batch.files[0].attempt_id)).unlink()
     recover = ("spark", "recover", *world.reach, "--apply", "--min-age", 0)
@@ -113,7 +113,7 @@ def test_files_of_given_up_attempts_are_deleted(world: World, table: LakeTable, 
     assert len(table.files()) == 2
 
 
-def test_files_that_nothing_names_are_deleted_when_they_are_old(world: World, table: LakeTable, call: Call) -> None:
+def test_unreferenced_files_are_deleted_when_they_are_old(world: World, table: LakeTable, call: Call) -> None:
     call("spark", "recover", *world.reach, "--apply", "--min-age", 0)
     stray = Path(table.directory, file_name(world.store.lake.owner("s"), "0" * 32))
     stray.write_bytes(b"as a killed task leaves it")

@@ -97,7 +97,7 @@ def test_wrong_usage(scenario: Scenario, call: Call) -> None:
     assert waiting(scenario) == 2
 
 
-def test_each_is_told_of_although_the_next_is_refused(scenario: Scenario, call: Call) -> None:
+def test_each_taken_out_block_is_reported_although_the_next_is_refused(scenario: Scenario, call: Call) -> None:
     blocks = [option for seq in (1, 9) for option in ("--take-out", f"{scenario.transactional_id}:{seq}")]
     done = call(*select(scenario, *blocks, "--apply"))
     assert (done.code, waiting(scenario), "the oldest one is 2" in done.err) == (1, 1, True)

@@ -32,7 +32,7 @@ from tests.support.kafka_ids import kafka_id_of
 V2 = Cluster("", 2, lambda _: False)
 
 
-def test_one_look(call: Call, database: Database, emulator: Emulator) -> None:
+def test_top_lists_all_open_transactions(call: Call, database: Database, emulator: Emulator) -> None:
     decided = Scenario(database, emulator, transactional_id="a-decided")
     undecided = Scenario(database, emulator, transactional_id="b-undecided")
     undecided.leave_behind(Predecessor.ROLLED_BACK)
@@ -112,7 +112,7 @@ def test_a_hanging_transaction_is_shown(
     assert "so the database has decided it" in line["next_step"]
 
 
-def test_a_topic_is_searched_or_it_is_said(call: Call, database: Database, emulator: Emulator) -> None:
+def test_a_topic_is_searched_or_reported_as_not_searched(call: Call, database: Database, emulator: Emulator) -> None:
     options = ("top", "--bootstrap-server", emulator.bootstrap_servers, "--once", "--topic", "missing")
     assert_one_line(call(*options), 2, "give --database")
     create_state_table(database.engine)

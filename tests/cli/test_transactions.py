@@ -141,7 +141,7 @@ def test_a_hanging_transaction_is_committed(run: Call, broker: Emulator) -> None
     assert_one_line(run("commit", *where, "--prepared-state", "4711:5"), 1, "nothing was committed")
 
 
-def test_a_broker_that_does_not_exist_is_not_one_without_findings(run: Call) -> None:
+def test_an_unknown_broker_is_an_error_and_not_an_empty_result(run: Call) -> None:
     assert_one_line(run("find-hanging", "--broker-id", 7), 1, "broker 7 has no replica of the partitions to search")
     assert run("find-hanging", "--broker-id", 0).code == 0
 

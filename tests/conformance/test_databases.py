@@ -76,7 +76,7 @@ def test_sqlite(tmp_path: Path) -> None:
     assert skipped(tell(sa.make_url(f"sqlite:///{tmp_path}/conformance.db"))) == IN_PROCESS_ONLY
 
 
-def test_it_says_how_it_is_called() -> None:
+def test_help_shows_the_usage() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dualwrite.testing.conformance"], capture_output=True, text=True, timeout=60, check=False
     )

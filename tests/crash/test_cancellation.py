@@ -194,7 +194,7 @@ async def test_close_waits_until_a_cancelled_block_is_rolled_back(awaited: AnyAw
     awaited.assert_both_sides_agree()
 
 
-async def test_close_lets_no_block_begin_while_it_waits_for_one(awaited: AnyAwaited) -> None:
+async def test_close_admits_no_block_while_it_waits_for_one(awaited: AnyAwaited) -> None:
     writer = awaited.awaited_writer()
     held = Held(awaited, writer, 1)
     task = await held.begun()

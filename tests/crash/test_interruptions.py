@@ -26,7 +26,7 @@ def test_a_block_whose_making_was_interrupted_is_collected_without_an_error(kind
     block.__del__()
 
 
-def test_an_interruption_while_it_is_rolled_back(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_during_the_rollback(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def interrupted(producer: Producer) -> None:
         monkeypatch.undo()

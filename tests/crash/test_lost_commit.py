@@ -23,7 +23,7 @@ def impatient_writer(scenario: Scenario, *, applied: bool) -> DualWriter:
     )
 
 
-def test_a_row_that_a_later_process_replaced_tells_nothing(scenario: Scenario) -> None:
+def test_a_row_replaced_by_a_later_process_proves_nothing(scenario: Scenario) -> None:
     older = impatient_writer(scenario, applied=True)
     assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
     scenario.expected += event_texts("1")
@@ -47,7 +47,7 @@ def test_the_next_dual_write_resolves_an_unknown_outcome(scenario: Scenario, app
         assert first.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
 
 
-def test_the_next_dual_write_does_not_take_the_id_back_from_its_resolver(scenario: Scenario) -> None:
+def test_the_next_dual_write_does_not_take_the_id_from_the_process_that_resolves(scenario: Scenario) -> None:
     older = impatient_writer(scenario, applied=True)
     assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
     scenario.expected += event_texts("1")

@@ -164,7 +164,7 @@ def test_a_block_whose_note_is_deleted_stays_unknown(scenario: Scenario, applied
 
 @pytest.mark.usefixtures("at_rest")
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_stranger_adds_a_block_with_its_number(on_mariadb: Scenario, commits: bool) -> None:
+def test_a_foreign_block_with_the_same_number(on_mariadb: Scenario, commits: bool) -> None:
     """A server that crashed gives numbers again. While that transaction is open, nothing is known."""
     scenario = on_mariadb
     with silent_pool(scenario, resolve_timeout_ms=500) as pool, scenario.database.aside.connect() as stranger:

@@ -123,7 +123,7 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_closing_finds_it_out(scenario: PsycopgScenario, open_style: Open, applied: bool) -> None:
+def test_closing_finds_the_outcome(scenario: PsycopgScenario, open_style: Open, applied: bool) -> None:
     """The background would have tried again later."""
     style = silent_style(scenario, open_style, resolve_timeout_ms=300)
     lost = style.start(2, "put", "hold")

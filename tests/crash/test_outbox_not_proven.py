@@ -144,7 +144,7 @@ def found_in(report: RecoveryReport) -> list[tuple[Action, bool]]:
     return [(found.action, found.changed) for found in report.found]
 
 
-def test_a_person_has_looked_and_it_is_not_there(stopped: Site) -> None:
+def test_an_operator_found_the_records_missing(stopped: Site) -> None:
     scenario = stopped.scenario
     named: Any = {"publish_again": [scenario.transactional_id]}
     assert found_in(stopped.round()) == [(Action.NOT_PROVEN, False)]
@@ -160,7 +160,7 @@ def test_a_person_has_looked_and_it_is_not_there(stopped: Site) -> None:
         assert_published(scenario, *event_bodies(scenario.database))
 
 
-def test_a_person_has_looked_and_takes_it_out(stopped: Site) -> None:
+def test_an_operator_takes_the_batch_out(stopped: Site) -> None:
     scenario = stopped.scenario
     kept: list[object] = []
     report = stopped.round(take_out_owed=[scenario.transactional_id], keep=kept.append)

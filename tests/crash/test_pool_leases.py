@@ -84,7 +84,7 @@ def test_two_pools_that_hold_the_same_lease(scenario: Scenario, leases: LeaseTab
 
 
 @pytest.mark.parametrize("owner", [None, "another"], ids=["is given back", "is kept"])
-def test_no_transaction_begins_under_an_id_whose_lease_was_lost_before_it_was_taken_over(
+def test_no_transaction_begins_if_the_lease_was_lost_before_the_take_over(
     scenario: Scenario, leases: LeaseTable, owner: str | None
 ) -> None:
     """As if the process had slept, and another one had recovered the slot and given it back: no process looks again."""
@@ -140,7 +140,7 @@ def test_on_sqlite_a_block_whose_lease_was_lost_before_its_first_statement_is_re
     scenario.assert_nothing_open()
 
 
-def test_a_dual_write_whose_slots_are_lost_one_after_the_other_changes_nothing(scenario: Scenario) -> None:
+def test_a_dual_write_that_loses_slot_after_slot_changes_nothing(scenario: Scenario) -> None:
     """As by a process that takes over every id without asking for its row."""
     stealing = False
     in_use: set[int] = set()
@@ -193,9 +193,7 @@ def test_a_slot_that_is_stolen_between_the_first_statement_and_the_lock(scenario
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(
-    scenario: Scenario, leases: LeaseTable, level: str
-) -> None:
+def test_a_snapshot_without_the_row_of_a_replacement_slot(scenario: Scenario, leases: LeaseTable, level: str) -> None:
     """The row is fine, and the error says so: the block may be repeated, and the decorator does it."""
     if scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("on SQLite no other slot can be leased meanwhile, and MySQL locks what is newer than the snapshot")

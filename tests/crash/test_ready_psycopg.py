@@ -84,7 +84,7 @@ def test_records_that_are_refused_take_the_row_with_them(scenario: PsycopgScenar
 
 @pytest.mark.parametrize("ending", ["ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"])
 @pytest.mark.parametrize("point", POINTS_AFTER_LOCK)
-def test_a_transaction_that_is_not_the_one_that_wrote_the_row_is_not_committed(
+def test_only_the_transaction_that_wrote_the_row_is_committed(
     scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint, ending: str
 ) -> None:
     """A forked process, for instance, ends it on the socket that it shares, and maybe begins another one."""
@@ -130,7 +130,7 @@ def test_a_row_that_another_writer_has_written_since_is_taken_over(scenario: Psy
     scenario.assert_both_sides_agree()
 
 
-def test_a_fenced_writer_leaves_an_unchanged_row_as_it_was(scenario: PsycopgScenario) -> None:
+def test_a_fenced_writer_leaves_an_unchanged_row_alone(scenario: PsycopgScenario) -> None:
     with ready(scenario) as older, scenario.writer() as newer:
         before = scenario.row()
         newer.recover()

@@ -54,7 +54,7 @@ def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence
 
 
 @UNDER_THE_LOCK
-def test_no_process_decides_while_the_older_one_holds_the_row(
+def test_no_process_decides_while_an_older_one_holds_the_row(
     scenario: Scenario, has_written: bool, point: PausePoint
 ) -> None:
     with sleeping(scenario, point, has_written=has_written) as older:
@@ -89,7 +89,7 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(
 
 @EACH
 @pytest.mark.parametrize("point", POINTS_AFTER_THE_DECISION)
-def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(scenario: Scenario, point: PausePoint) -> None:
+def test_a_decided_zombie_is_completed_by_the_newer_process(scenario: Scenario, point: PausePoint) -> None:
     with sleeping(scenario, point) as older, scenario.writer() as newer:
         completed = point is PausePoint.AFTER_DATABASE_COMMIT
         assert [found.outcome for found in newer.recover()] == [Outcome.COMMITTED] * completed
@@ -108,7 +108,7 @@ def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(scenario: Scena
 
 @EACH
 @pytest.mark.parametrize("point", list(PausePoint))
-def test_an_idle_owner_finds_out_at_its_next_write(scenario: Scenario, point: PausePoint) -> None:
+def test_an_idle_owner_notices_at_its_next_write(scenario: Scenario, point: PausePoint) -> None:
     """The older one is alive and idle and believes that the id is its own; the newer one loses its database.
 
     Where the row has been replaced, the older one completes the leftover and takes the id over; otherwise Kafka fences

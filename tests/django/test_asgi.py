@@ -84,7 +84,7 @@ def test_the_lifespan_of_the_application_is_passed_on(shop: Shop) -> None:
     assert shop.written() == ["0", "1"]
 
 
-def test_a_start_that_fails_is_told_to_the_server(shop: Shop) -> None:
+def test_a_failed_start_is_reported_to_the_server(shop: Shop) -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "lifespan.startup.failed"})
@@ -119,9 +119,7 @@ def test_requests_are_the_applications(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.BEFORE_DATABASE_COMMIT])
-def test_a_view_that_is_cancelled_does_not_end_its_transaction(
-    store: Database, emulator: Emulator, point: PausePoint
-) -> None:
+def test_a_cancelled_view_does_not_end_its_transaction(store: Database, emulator: Emulator, point: PausePoint) -> None:
     """As by a client that goes away: the thread goes on to the end, and both sides have it."""
     arrived, goes_on, has_ended = threading.Event(), threading.Event(), threading.Event()
 

@@ -299,7 +299,7 @@ def test_needs_rollback_is_djangos(shop: Shop) -> None:
 # ---- statements past Django -----------------------------------------------------------------------------------------
 
 
-def test_a_literal_end_in_an_inner_block_dooms_the_outer_one(shop: Shop) -> None:
+def test_a_literal_end_in_an_inner_block_dooms_the_outer_block(shop: Shop) -> None:
     with pytest.raises(TransactionDoomedError), shop.atomic():
         with pytest.raises(TransactionEndedInsideError), shop.atomic():
             shop.put(1)
@@ -885,7 +885,7 @@ def test_while_kafka_is_away_records_may_be_stored(store: Database, emulator: Em
         assert shop.written() == ["1", "2"]
 
 
-def test_the_handle_of_a_transaction_is_one(shop: Shop) -> None:
+def test_a_transaction_has_one_handle(shop: Shop) -> None:
     with shop.atomic():
         first = current_dual_write(shop.alias)
         with shop.atomic():

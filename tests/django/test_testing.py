@@ -98,7 +98,7 @@ def test_a_copy_of_the_test_database_has_ids_of_its_own(postgres_server: Postgre
     drop_alias(alias)
 
 
-def test_where_the_database_commits_it_commits_alone(shop: Shop) -> None:
+def test_captured_records_never_reach_kafka(shop: Shop) -> None:
     with captured_records(shop.alias) as records:
         with shop.atomic():
             shop.put(1)
@@ -123,7 +123,7 @@ def test_records_of_other_threads_are_captured_too(shop: Shop) -> None:
     assert values(records) == [b"1"]
 
 
-def test_outside_of_it_dual_writes_are_real(shop: Shop) -> None:
+def test_outside_of_the_capture_dual_writes_are_real(shop: Shop) -> None:
     with captured_records(shop.alias):
         pass
     with shop.atomic():

@@ -152,7 +152,7 @@ def node(empty_node: PostgresNode) -> Iterator[PostgresNode]:
 
 
 @pytest.mark.parametrize("is_published", [True, False])
-def test_another_transaction_with_the_same_numbers_tells_nothing(
+def test_another_transaction_with_the_same_numbers_proves_nothing(
     node: PostgresNode, emulator: Emulator, is_published: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a crash the server gives the number of the block, and the id of its transaction, to others."""

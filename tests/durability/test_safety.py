@@ -87,7 +87,7 @@ def test_settings_that_risk_loss_with_the_machine_are_warned_of(
     assert f"the database's {name} is" in caplog.text
 
 
-def test_without_a_binary_log_nothing_is_said_of_its_syncing() -> None:
+def test_without_a_binary_log_its_syncing_is_not_checked() -> None:
     assert of_mysql({"log_bin": "OFF", "sync_binlog": "0"}) == []
 
 
@@ -130,7 +130,7 @@ def test_a_name_that_nothing_has_cannot_be_accepted(mariadb: MariaDbDatabase, em
         writer.recover()
 
 
-def test_an_engine_is_asked_once(mariadb: MariaDbDatabase, emulator: Emulator) -> None:
+def test_an_engine_is_checked_once(mariadb: MariaDbDatabase, emulator: Emulator) -> None:
     asked = []
 
     @sa.event.listens_for(sa.Engine, "before_cursor_execute")

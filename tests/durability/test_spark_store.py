@@ -87,7 +87,7 @@ def replay(world: World, rows: dict[int, list[int]]) -> None:
     process.commit(results, 0, [value for values in rows.values() for value in values])
 
 
-def test_a_crash_after_any_step_takes_nothing_of_it_back(one_node: PostgresNode) -> None:
+def test_a_crash_after_any_step_loses_no_part_of_the_decision(one_node: PostgresNode) -> None:
     url = with_tables(url_with_it_off(one_node, "role", f"store_{next(_numbers)}"))
 
     def kept(store: CommitStore, sink_id: str) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ def waited_for(pair: PostgresPair, steps: Callable[[], object]) -> Iterator[Futu
 
 
 @pytest.mark.parametrize("way", ["finish", "plan", "recover"])
-def test_kafka_is_not_told_of_a_decision_that_only_shows(way: str, pair: PostgresPair) -> None:
+def test_kafka_is_not_told_of_a_visible_but_not_durable_decision(way: str, pair: PostgresPair) -> None:
     with_tables(pair.primary.url)
     with store_on(pair.primary.url) as store, store_on(pair.primary.url) as other:
         world = World(store)
@@ -186,7 +186,7 @@ def test_kafka_is_told_once_the_standby_has_it(pair: PostgresPair) -> None:
         world.assert_exactly_once([1, 2])
 
 
-def test_kafka_is_not_told_of_a_replacement_that_only_shows(pair: PostgresPair) -> None:
+def test_kafka_is_not_told_of_a_visible_but_not_durable_replacement(pair: PostgresPair) -> None:
     """Another finisher has published a transaction again, and the wait of its COMMIT was cancelled."""
     with_tables(pair.primary.url)
     with store_on(pair.primary.url) as store, store_on(pair.primary.url) as other:
@@ -216,7 +216,7 @@ def test_kafka_is_not_told_of_a_replacement_that_only_shows(pair: PostgresPair) 
 # ---- asynchronous failover -------------------------------------------------------------------------------------------
 
 
-def test_a_failover_that_loses_a_decision_is_refused_until_it_is_accepted(pair: PostgresPair) -> None:
+def test_a_failover_that_loses_a_decision_is_refused_until_accepted(pair: PostgresPair) -> None:
     """Kafka knows a decision that the asynchronous standby does not have."""
     with_tables(pair.primary.url)
     with store_on(pair.primary.url) as store:

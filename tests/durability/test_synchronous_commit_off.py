@@ -57,7 +57,7 @@ def test_a_crash_right_after_the_decision_loses_neither_side(
     assert found == records == [1, 2]
 
 
-def test_a_hook_that_lowers_it_after_the_state_was_written_is_overruled(
+def test_a_hook_that_lowers_synchronous_commit_after_the_state_was_written_is_overruled(
     one_node: PostgresNode, emulator: Emulator
 ) -> None:
     url = url_with_it_off(one_node, "role", f"test_{next(_numbers)}")

@@ -122,7 +122,7 @@ def test_kafka_is_told_once_the_standby_has_it(face: Face, kind: str, pair: Post
     [("psycopg", "restarted"), ("sqlalchemy", "restarted"), ("asyncpg", "terminated")],
     indirect=["kind"],
 )
-def test_another_process_does_not_tell_kafka_before_it_is_durable(
+def test_another_process_does_not_tell_kafka_before_the_decision_is_durable(
     face: Face, kind: str, pair: PostgresPair, emulator: Emulator, end: str
 ) -> None:
     writing = begun(face, pair)

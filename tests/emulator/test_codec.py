@@ -183,6 +183,6 @@ _Response = make_dataclass("_Response", [("rows", tuple[_Row, ...]), ("more", _R
         (None, False),
     ],
 )
-def test_how_large_a_response_is_counts_wherever_its_elements_are(response: Any, expected: bool) -> None:
+def test_a_response_is_large_wherever_its_elements_are(response: Any, expected: bool) -> None:
     """A large response is encoded in a thread, wherever its large elements are."""
     assert is_large(response) is expected

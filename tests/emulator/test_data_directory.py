@@ -249,7 +249,7 @@ def test_the_journal_cut_at_any_byte_is_the_journal_of_its_whole_lines(tmp_path:
         assert again.next_producer_id == 9000
 
 
-def test_kept_values_outlive_a_restart_until_they_are_forgotten(tmp_path: Path) -> None:
+def test_kept_values_survive_a_restart_until_deleted(tmp_path: Path) -> None:
     path = tmp_path / "metadata.journal"
     journal = MetadataJournal(path, sync=False)
     journal.open()
@@ -302,7 +302,7 @@ def test_a_record_that_no_disk_stores_is_not_acknowledged(data_dir: Path, monkey
         emulator.create_topic("new")
 
 
-def test_a_full_disk_is_told_to_administrators(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_to_administrators(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = tuple({"topic_id": None, "name": name} for name in ("t", "new"))
 
     def full(*_: Any) -> int:

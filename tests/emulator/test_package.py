@@ -15,7 +15,7 @@ def test_every_name_can_be_had() -> None:
         assert getattr(package, name).__name__ == name
 
 
-def test_no_other_name_can() -> None:
+def test_an_unknown_attribute_is_refused() -> None:
     with pytest.raises(AttributeError, match="Emulators"):
         package.Emulators  # noqa: B018
 

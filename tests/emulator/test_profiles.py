@@ -39,7 +39,7 @@ def test_a_pull_request_differs_from_the_release_only_where_its_row_names_the_di
         assert row.values[profile] == row.values[Profile.KAFKA_4_4] or number in row.source, name
 
 
-def test_the_rules_of_4_3_are_those_of_4_4_but_for_one() -> None:
+def test_the_rules_of_4_3_differ_from_4_4_in_one() -> None:
     """So tests of one profile hold in the other."""
     rules = replace(behaviours_of(Profile.KAFKA_4_3), malformed_subscriptions_are_refused=True)  # KAFKA-20662
     assert rules == behaviours_of(Profile.KAFKA_4_4)

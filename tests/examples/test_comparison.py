@@ -24,7 +24,7 @@ def test_equal_sides_agree() -> None:
     assert (comparison.rows, comparison.records, comparison.divergences) == (5, 5, 0)
 
 
-def test_keys_may_interleave_as_they_like() -> None:
+def test_keys_may_interleave() -> None:
     assert compare(ROWS, records_of(2, 0, 4, 1, 3), events=5).divergences == 0
 
 
@@ -81,7 +81,7 @@ def test_an_event_that_is_in_neither_is_missing() -> None:
     assert counts(compare(ROWS[:4], records_of(0, 1, 2, 3), events=5)) == {"missing": 1}
 
 
-def test_a_published_event_without_a_row_is_told_once() -> None:
+def test_a_published_event_without_a_row_is_counted_once() -> None:
     assert counts(compare(ROWS[:4], records_of(0, 1, 2, 3, 4), events=5)) == {"unexpected": 1}
 
 

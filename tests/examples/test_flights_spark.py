@@ -44,7 +44,7 @@ def engine(postgres: PostgresDatabase) -> sa.Engine:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_life_has_another_number_of_tasks_and_the_last_one_is_not_killed(seed: int) -> None:
+def test_successive_lives_differ_in_tasks_and_the_last_is_not_killed(seed: int) -> None:
     plan = plan_lives(seed, 9)
     assert [life.kill is None for life in plan] == [False] * 9 + [True]
     assert all(one.tasks != next_one.tasks for one, next_one in itertools.pairwise(plan))
@@ -142,7 +142,7 @@ time.sleep(60)
 """
 
 
-def test_an_application_is_killed_when_its_moment_has_come(engine: sa.Engine, instead: Start, tmp_path: Path) -> None:
+def test_an_application_is_killed_at_its_time(engine: sa.Engine, instead: Start, tmp_path: Path) -> None:
     instead(DECIDES)
     plan = [Life(1, Kill(Moment.RUNNING, 0.0)), Life(2, Kill(Moment.DECIDED, 0.0))]
     tally = run(engine, plan, tmp_path)
@@ -157,7 +157,7 @@ def test_a_life_that_has_written_everything_is_the_last(engine: sa.Engine, inste
     assert (tally.lives, tally.kills) == (1, 0)
 
 
-def test_an_application_that_fails_is_told_with_its_last_words(
+def test_a_failing_application_is_reported_with_its_last_lines(
     engine: sa.Engine, instead: Start, tmp_path: Path
 ) -> None:
     instead("raise SystemExit('no more disks')")

@@ -38,7 +38,7 @@ def test_more_deaths_than_transactions_are_refused_and_the_most_is_named() -> No
 
 
 @given(seed=st.integers(), wanted=st.integers(0, 60), transactions=st.integers(1, 40), group_size=st.integers(1, 5))
-def test_the_most_kills_are_possible_and_one_more_is_not(
+def test_the_largest_number_of_kills_is_accepted_and_one_more_refused(
     seed: int, wanted: int, transactions: int, group_size: int
 ) -> None:
     events = transactions * group_size

@@ -40,12 +40,12 @@ def test_a_worker_that_finds_everything_written_ends_at_once(job: Job, tmp_path:
     assert (tally.lives, tally.rows, tally.kills) == (1, 1, 0)
 
 
-def test_a_worker_that_outlives_its_death_is_a_failure(job: Job, tmp_path: Path) -> None:
+def test_a_worker_that_survives_its_kill_is_a_failure(job: Job, tmp_path: Path) -> None:
     with pytest.raises(WorkerFailedError, match="which was to die after-send from event 0 on, should have been killed"):
         run_lives(job, [Kill(PausePoint.AFTER_SEND, 0, 0)], logs=tmp_path, on_change=ignore)
 
 
-def test_a_worker_that_fails_is_reported_with_its_last_words(job: Job, tmp_path: Path) -> None:
+def test_a_failing_worker_is_reported_with_its_last_lines(job: Job, tmp_path: Path) -> None:
     Path(job.event_file).unlink()
     with pytest.raises(WorkerFailedError, match=r"(?s)life 1 of the naive worker.*ended with 1.*FileNotFoundError"):
         run_lives(job, [], logs=tmp_path, on_change=ignore)

@@ -44,7 +44,7 @@ def producer(make_producer: MakeProducer) -> Producer:
     return initialised
 
 
-def test_zombie_is_told_when_it_sends(producer: Producer, make_producer: MakeProducer, topic: str) -> None:
+def test_a_zombie_gets_an_error_when_it_sends(producer: Producer, make_producer: MakeProducer, topic: str) -> None:
     producer.begin_transaction()
     successor = make_producer()
     successor.init_transactions()

@@ -106,7 +106,7 @@ def test_a_record_that_is_too_large_alone_fails_alone(
     assert stored() == VALUES
 
 
-def test_in_a_transaction_it_has_its_own_error_and_the_transaction_can_only_be_aborted(
+def test_in_a_transaction_a_split_batch_is_abortable(
     topic: str, make_producer: MakeProducer, stored: Callable[[], list[bytes]], transactional_id: str
 ) -> None:
     producer = make_producer(transactional_id=transactional_id)

@@ -26,7 +26,7 @@ QUIET_S = 1.5
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_statements_are_ones_own_and_both_sides_agree(
+def test_prepared_statements_do_not_leak_and_both_sides_agree(
     pooler: PgBouncer, direct: sa.Engine, emulator: Emulator, kind: str
 ) -> None:
     """Without faults no block may fail: a prepared statement would be another client's, or missing."""

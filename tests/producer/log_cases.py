@@ -190,7 +190,7 @@ class LogCases:
         assert producer.end_of(again).committed
         assert read_topic(broker.bootstrap_servers, broker.topic) == [("", "again")]
 
-    def test_earlier_and_later_transactions_of_the_producer_id_say_nothing_of_this_one(self, broker: LogWorld) -> None:
+    def test_earlier_and_later_transactions_of_the_producer_id_prove_nothing(self, broker: LogWorld) -> None:
         producer = broker.ready()
         producer.begin()
         producer.send(broker.topic, b"before", partition=0)

@@ -152,7 +152,7 @@ def test_the_same_call_again_and_all_is_as_if_nothing_had_been(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("at", range(1, 8))
-async def test_the_next_owner_completes_it_by_the_stored_state(
+async def test_the_next_owner_completes_the_transaction_by_the_stored_state(
     broker: Emulator, topic: str, at: int, moment: Moment
 ) -> None:
     """Cancelled, closed, and left to the next owner of the id, who has only the state stored with the decision."""
@@ -184,7 +184,7 @@ async def test_the_next_owner_completes_it_by_the_stored_state(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("at", range(1, 5))
-def test_a_block_is_aborted_or_tells_that_its_commit_has_no_outcome(
+def test_a_block_is_aborted_or_its_commit_has_an_unknown_outcome(
     broker: Emulator, topic: str, at: int, moment: Moment
 ) -> None:
     async def block(producer: AsyncProducer) -> None:
@@ -219,7 +219,7 @@ async def is_open(producer: AsyncProducer) -> bool:
     return False
 
 
-async def test_a_timeout_around_a_commit_leaves_it_under_way(broker: Emulator, topic: str) -> None:
+async def test_a_timeout_around_a_commit_does_not_stop_the_commit(broker: Emulator, topic: str) -> None:
     held = broker.faults.add(Fault(api="EndTxn", action=Hold()))
     async with make(broker, topic) as producer:
         await producer.init_transactions()
@@ -237,7 +237,7 @@ async def test_a_timeout_around_a_commit_leaves_it_under_way(broker: Emulator, t
     assert committed(broker, topic) == ["a"]
 
 
-async def test_two_tasks_that_wait_for_the_same_commit_and_one_is_cancelled(broker: Emulator, topic: str) -> None:
+async def test_one_of_two_tasks_that_wait_for_the_same_commit_is_cancelled(broker: Emulator, topic: str) -> None:
     held = broker.faults.add(Fault(api="EndTxn", action=Hold()))
     async with make(broker, topic) as producer:
         await producer.init_transactions()

@@ -293,7 +293,7 @@ def test_a_transaction_that_may_be_decided_is_left_alone(emulator: Emulator, rea
     assert read_committed() == [b"a", b"b"]
 
 
-async def test_an_abort_that_fails_is_told_with_the_exception(emulator: Emulator) -> None:
+async def test_a_failed_abort_is_noted_on_the_exception(emulator: Emulator) -> None:
     async with make(emulator) as producer:
         await producer.init_transactions()
         with pytest.raises(ValueError, match="mine") as raised:

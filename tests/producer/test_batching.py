@@ -33,7 +33,7 @@ def test_a_batch_that_is_not_full_lingers_and_no_longer(make_producer: MakeProdu
     assert producer.metrics()["batch-total"] == 2
 
 
-def test_without_lingering_it_is_sent_at_once(make_producer: MakeProducer) -> None:
+def test_without_lingering_a_record_is_sent_at_once(make_producer: MakeProducer) -> None:
     producer = make_producer(None, linger_ms=0)
     assert [producer.send("orders", b"x").result(60).offset for _ in range(3)] == [0, 1, 2]
     assert producer.metrics()["batch-total"] == 3

@@ -16,7 +16,7 @@ from tests.producer.conftest import MakeProducer
 from tests.support.conditions import until
 
 
-def test_each_record_is_told_once_in_order_and_in_the_io_thread(make_producer: MakeProducer) -> None:
+def test_each_callback_is_called_once_in_order_and_in_the_io_thread(make_producer: MakeProducer) -> None:
     producer = make_producer(None)
     told: list[Any] = []
     for number in range(5):
@@ -31,7 +31,7 @@ def test_each_record_is_told_once_in_order_and_in_the_io_thread(make_producer: M
     assert told == [("dualwrite-io", RecordMetadata("orders", 0, n, 1000 + n), None) for n in range(5)]
 
 
-def test_the_error_is_told(producer: Producer) -> None:
+def test_a_callback_gets_the_error(producer: Producer) -> None:
     producer.begin_transaction()
     told: list[tuple[RecordMetadata | None, KafkaError | None]] = []
     producer.send("orders", b"x", on_delivery=lambda *fate: told.append(fate))

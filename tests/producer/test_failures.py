@@ -94,7 +94,7 @@ def test_close_aborts_an_open_transaction(producer: Producer, emulator: Emulator
         producer.begin_transaction()
 
 
-def test_a_caller_that_waits_is_told_when_another_thread_closes(producer: Producer, emulator: Emulator) -> None:
+def test_a_waiting_caller_gets_an_error_when_another_thread_closes(producer: Producer, emulator: Emulator) -> None:
     producer.begin_transaction()
     producer.send("orders", "v").result(60)
     held = emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
@@ -131,7 +131,7 @@ def test_many_threads_share_a_producer(make_producer: MakeProducer, read_committ
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_after_a_fork_the_child_has_a_thread_of_its_own_and_the_parent_goes_on(
+def test_after_a_fork_the_child_has_its_own_thread_and_the_parent_continues(
     producer: Producer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     run(producer, "parent 1")

@@ -31,7 +31,7 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
     [pytest.param(profile, cell, id=f"{profile.value}-{cell}") for profile in KINDS for cell in cells(KINDS[profile])],
     indirect=["emulator"],
 )
-def test_nothing_happens_that_is_not_told(emulator: Emulator, cell: Cell) -> None:
+def test_every_effect_is_reported(emulator: Emulator, cell: Cell) -> None:
     make = OwnProducer.with_two_phase_commit if cell.end in TWO_PHASE else OwnProducer
     outcome = Play(emulator.bootstrap_servers, make, cell).run()
     assert outcome.is_caught
@@ -92,7 +92,7 @@ def test_offsets_do_not_go_back_within_a_transaction(site: Site) -> None:
 
 
 @on_version_1
-def test_a_producer_whose_id_was_taken_over_leaves_it_alone(site: Site) -> None:
+def test_a_producer_whose_id_was_taken_over_leaves_the_id_alone(site: Site) -> None:
     """Raising the epoch after a lost response would abort the next owner's transaction."""
     with closing(site.producer()) as older:
         site.write(older, b"older")

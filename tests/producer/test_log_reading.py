@@ -184,7 +184,7 @@ def test_where_no_marker_is_to_come_the_log_is_watched_for_a_moment(world: World
 
 
 @pytest.mark.usefixtures("brief_watch")
-def test_the_moment_begins_when_each_log_was_read_to_its_end(world: World) -> None:
+def test_the_wait_begins_when_each_log_was_read_to_its_end(world: World) -> None:
     """A leader without a response yet gets all the time there is, even if the others' logs lack a marker."""
     producer = world.ready()
     producer.begin()
@@ -411,7 +411,7 @@ def test_a_later_open_transaction_is_aborted(bounded: World) -> None:
 
 
 @pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
-def test_an_open_stored_transaction_is_committed_although_it_was_said_to_be_over(tier: Tier) -> None:
+def test_an_open_stored_transaction_is_committed_although_declared_over(tier: Tier) -> None:
     with world_of(TIERS[tier]) as world:
         manifest = world.prepared(b"a")
         producer = world.recovering()

@@ -107,7 +107,7 @@ def assert_all_is_well(world: World) -> None:
 
 
 @cases(LOST + DOUBLED, every=True)
-def test_a_request_or_its_answer_is_lost_or_doubled(world: World, api: str, skip: int, action: Action) -> None:
+def test_a_request_or_its_response_is_lost_or_doubled(world: World, api: str, skip: int, action: Action) -> None:
     fault = world.fault(api, action, skip=skip)
     three_transactions(world, world.producer())
     assert fault.hits == 1
@@ -136,7 +136,7 @@ def test_a_request_that_is_applied_when_everything_is_over(world: World, api: st
 
 
 @pytest.mark.parametrize("world", list(map(on_profile, PROFILES)), indirect=True)
-def test_a_late_initialisation_fences_its_own_producer_and_that_is_said(world: World) -> None:
+def test_a_late_initialisation_fences_its_own_producer_and_the_error_says_so(world: World) -> None:
     """Kafka cannot tell it from a newer producer. The open transaction is not committed, and the next one goes on."""
     zombie = world.fault("InitProducerId", Duplicate(on_release=True))
     producer = world.ready()

@@ -131,7 +131,7 @@ def administer(admin: TransactionAdmin, timeout_ms: int) -> None:
 
 @pytest.mark.parametrize("how", _first(SPOILT, 2))
 @pytest.mark.parametrize("api", OF_PRODUCERS, ids=lambda api: api.kafka_name)
-def test_a_producer_goes_on_after_one(
+def test_a_producer_continues_after_a_malformed_response(
     make_producer: MakeProducer, read_committed: ReadCommitted, spoiler: Spoiler, api: Api, how: str
 ) -> None:
     spoiler.once(api, SPOILT[how])

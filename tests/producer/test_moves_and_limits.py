@@ -163,7 +163,7 @@ def test_a_node_that_dies_of_a_request(cluster: World, api: str, action: Any) ->
 @pytest.mark.parametrize(
     "point", [PausePoint.BEFORE_PREPARE_APPEND, PausePoint.AFTER_PREPARE_APPEND, PausePoint.AFTER_MARKER]
 )
-def test_a_coordinator_that_dies_while_it_commits(cluster: World, point: PausePoint) -> None:
+def test_a_coordinator_dies_during_the_commit(cluster: World, point: PausePoint) -> None:
     producer = cluster.ready()
     half_a_transaction(cluster, producer)
     fault = cluster.faults.add(Fault(point=point, transactional_id="tid", action=CrashBefore()))
@@ -193,7 +193,7 @@ def timed_out(profile: Profile) -> Iterator[tuple[World, Producer]]:
 
 
 @EACH
-def test_a_transaction_that_the_broker_aborted_for_its_timeout(profile: Profile) -> None:
+def test_a_transaction_aborted_by_the_broker_for_its_timeout(profile: Profile) -> None:
     """The commit fails, the data is not there, and the sentence names the timeout or the other producer."""
     with timed_out(profile) as (world, producer):
         with pytest.raises(FatalError, match=r"timeout.*close this producer"):
@@ -204,7 +204,7 @@ def test_a_transaction_that_the_broker_aborted_for_its_timeout(profile: Profile)
 
 
 @EACH
-def test_a_record_after_the_brokers_timeout_is_aborted_and_said_so(profile: Profile) -> None:
+def test_a_record_after_the_brokers_timeout_fails_with_the_reason(profile: Profile) -> None:
     with timed_out(profile) as (world, producer):
         with pytest.raises(AbortableError) as raised:
             producer.send("orders", "later", partition=0).result(60)
@@ -324,7 +324,7 @@ def test_records_that_cannot_be_sent_cost_nothing_but_themselves(world: World) -
     assert world.committed() == ["v"]
 
 
-def test_a_topic_that_is_not_there(profile: Profile) -> None:
+def test_a_missing_topic(profile: Profile) -> None:
     with Emulator(config=BrokerConfig(profile=profile, auto_create_topics_enable=False)) as emulator:
         world = World(emulator)
         producer = world.ready(retry_backoff_ms=1_000, retry_backoff_max_ms=60_000)  # longer than the wait

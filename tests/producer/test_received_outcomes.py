@@ -17,7 +17,7 @@ from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.support.conditions import until
 
 
-def test_an_answer_that_is_there_before_it_is_waited_for(
+def test_a_response_that_arrives_before_it_is_waited_for(
     make_producer: MakeProducer, read_committed: ReadCommitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make_producer()

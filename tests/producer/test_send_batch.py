@@ -86,7 +86,7 @@ def test_records_are_serialized(make_producer: MakeProducer, read_committed: Rea
         (b"x" * 2000, r"record 2: it takes up to 2097 bytes, more than max\.request\.size=1000; none"),
     ],
 )
-def test_one_wrong_record_and_nothing_is_sent(
+def test_one_invalid_record_stops_the_whole_batch(
     make_producer: MakeProducer, read_committed: ReadCommitted, wrong: Any, sentence: str
 ) -> None:
     producer = make_producer(None, max_request_size=1000)
@@ -108,7 +108,7 @@ def test_nothing_is_something_too(make_producer: MakeProducer, records: Any) -> 
     assert (sent.done(), sent.record_count, sent.result(0)) == (True, 0, [])
 
 
-def test_outside_of_a_transaction_it_is_refused(producer: Producer) -> None:
+def test_outside_of_a_transaction_send_batch_is_refused(producer: Producer) -> None:
     with pytest.raises(IllegalStateError):
         producer.send_batch("orders", [b"x"])
 
@@ -231,7 +231,7 @@ def test_without_keys_partitions_are_filled_one_after_the_other(make_producer: M
 
 
 @pytest.mark.parametrize("arrow", [False, True])
-def test_a_callable_is_asked_for_each_record(make_producer: MakeProducer, arrow: bool) -> None:
+def test_a_partitioner_function_is_called_for_each_record(make_producer: MakeProducer, arrow: bool) -> None:
     asked: list[Any] = []
 
     def choose(*question: Any) -> int:

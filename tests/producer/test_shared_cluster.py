@@ -87,7 +87,7 @@ async def test_loops_do_not_share(make_producer: MakeProducer, emulator: Emulato
             await second.send("orders", "b")
 
 
-def test_metadata_is_asked_once_for_all(make_producer: MakeProducer, emulator: Emulator) -> None:
+def test_metadata_is_requested_once_for_all(make_producer: MakeProducer, emulator: Emulator) -> None:
     asked = emulator.faults.add(Fault(api="Metadata", client_id="dualwrite", count=None))
     for producer in ready(make_producer, *(f"p-{i}" for i in range(5))):
         transact(producer, "a")
@@ -95,7 +95,7 @@ def test_metadata_is_asked_once_for_all(make_producer: MakeProducer, emulator: E
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_stuck_request_holds_up_no_other_user(
+def test_a_stuck_request_delays_no_other_user(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     stuck, busy = ready(make_producer, "stuck", "busy")
@@ -128,7 +128,7 @@ def test_with_a_single_connection_the_error_names_the_request_ahead(
     stuck.commit_transaction()
 
 
-def test_a_connection_that_times_out_costs_the_others_a_retry_and_nothing_else(
+def test_a_connection_that_times_out_costs_other_users_one_retry(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     """request.timeout.ms closes the shared connection: requests on their way are sent again, and recognised."""

@@ -57,7 +57,7 @@ UNSTABLE_WITHOUT_2PC: Final = BrokerConfig(
         (KIP_939_AT_V1, Tier.BOUNDED_V1, "PreparedTransactionLost"),
     ],
 )
-def test_the_guarantee_is_found_and_said(config: BrokerConfig, tier: Tier, words: str, keep: bool) -> None:
+def test_the_guarantee_is_detected_and_described(config: BrokerConfig, tier: Tier, words: str, keep: bool) -> None:
     with world_of(tier, config) as world:
         producer = world.producer()
         with pytest.raises(IllegalStateError, match=r"known after init_transactions\(\)"):
@@ -78,7 +78,7 @@ def test_the_bound_may_be_chosen(world: World) -> None:
 
 
 @every_tier
-def test_without_two_phase_commit_nothing_is_promised_of_prepared_ones(world: World) -> None:
+def test_without_two_phase_commit_prepared_transactions_have_no_guarantee(world: World) -> None:
     producer = world.ready(transaction_two_phase_commit_enable=False, accept_bounded_guarantee=False)
     assert producer.guarantee.tier is None
     assert producer.guarantee.bounded_ms == 60_000
@@ -356,7 +356,7 @@ def test_a_transaction_aborted_by_the_broker_is_lost_and_stays_lost(world: World
 
 
 @bounded
-def test_the_living_owner_learns_that_it_is_lost(world: World) -> None:
+def test_the_living_owner_gets_the_loss(world: World) -> None:
     producer = world.ready()
     state = world.prepare(producer)
     world.abort_by_timeout()
@@ -392,7 +392,7 @@ def test_the_broker_may_abort_an_undecided_transaction(world: World) -> None:
 
 
 @every_tier
-def test_an_abort_of_the_next_one_is_not_taken_for_a_loss(world: World) -> None:
+def test_an_abort_of_the_next_transaction_is_not_taken_for_a_loss(world: World) -> None:
     """Before transaction.version 2 the pair of an aborted successor is next to the stored one, if nothing is done."""
     producer = world.ready()
     state = world.commit(producer, "v")
@@ -413,7 +413,7 @@ def test_without_a_bound_time_does_nothing(world: World) -> None:
 
 
 @bounded
-def test_an_expired_id_has_nothing_to_tell(world: World) -> None:
+def test_an_expired_id_has_no_state(world: World) -> None:
     state = world.commit(world.ready(), "v")
     world.settle()
     world.emulator.advance_clock(8 * 24 * 3_600_000)
@@ -526,7 +526,7 @@ def test_a_downgrade_below_the_accepted_tier_stops_the_next_transaction() -> Non
         assert world.committed() == ["v"]
 
 
-def test_a_downgrade_to_where_nothing_can_be_recorded_any_more() -> None:
+def test_a_downgrade_to_a_tier_that_cannot_record_anything() -> None:
     """At level 0 the log has no place for the fields of version 2; the id answers 51 until its coordinator moves."""
     with world_of(Tier.BOUNDED, BrokerConfig(profile=Profile.KAFKA_4_3)) as world:
         producer = world.ready()
@@ -629,7 +629,7 @@ def test_completing_for_others_needs_no_take_over(world: World) -> None:
 
 
 @by_stored_pair
-def test_completing_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
+def test_completing_for_others_leaves_the_next_owner_alone(world: World) -> None:
     """It is so late that another process has completed it, and the next owner of the id has prepared."""
     stored = world.prepared()
     late = world.recovering()
@@ -681,7 +681,7 @@ def test_completing_for_others_fences_an_owner_that_is_about_to_begin(world: Wor
 
 
 @on(Tier.STORED_PAIR, Tier.BOUNDED)
-def test_aborting_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
+def test_aborting_for_others_leaves_the_next_owner_alone(world: World) -> None:
     world.prepared("given up")
     late = world.recovering()
     world.recovering().complete_transaction(PreparedTxnState(), take_over=False)

@@ -227,7 +227,7 @@ def test_a_silent_broker_is_another_matter(ready: ParticipantProducer, emulator:
         silent.close(timeout_s=0)
 
 
-def test_without_the_setting_it_is_max_block_ms(refusing: str) -> None:
+def test_without_the_setting_the_limit_is_max_block_ms(refusing: str) -> None:
     with ParticipantProducer(bootstrap_servers=refusing, transactional_id="t", max_block_ms=3 * TIMEOUT_MS) as producer:
         with pytest.raises(KafkaTimeoutError) as raised:
             producer.init_transactions()

@@ -60,7 +60,7 @@ def init_in_vain(servers: str, **settings: Any) -> str:
     return str(raised.value)
 
 
-def test_a_name_that_cannot_be_one() -> None:
+def test_an_impossible_host_name() -> None:
     assert "cannot connect to a..b:9092: " in init_in_vain("a..b:9092")
 
 
@@ -83,12 +83,12 @@ def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
     ],
     ids=["closed", "http", "garbage", "another correlation id"],
 )
-def test_a_listener_that_is_not_kafka(listener: socket.socket, answer: bytes, words: str) -> None:
+def test_a_listener_of_another_protocol(listener: socket.socket, answer: bytes, words: str) -> None:
     answer_everybody(listener, answer)
     assert words in init_in_vain(address(listener))
 
 
-def test_a_request_that_is_not_answered(make_producer: MakeProducer, emulator: Emulator) -> None:
+def test_a_request_without_a_response(make_producer: MakeProducer, emulator: Emulator) -> None:
     make_producer("first").init_transactions()  # the emulator loads its messages when they are first asked for
     emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=ALWAYS))
     producer = make_producer(max_block_ms=1_500)
@@ -99,7 +99,7 @@ def test_a_request_that_is_not_answered(make_producer: MakeProducer, emulator: E
         impatient.init_transactions()
 
 
-def test_a_request_that_is_refused_again_and_again(make_producer: MakeProducer, emulator: Emulator) -> None:
+def test_a_request_that_is_refused_repeatedly(make_producer: MakeProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="InitProducerId", action=Error(51), count=ALWAYS))
     producer = make_producer(max_block_ms=1_500)
     with pytest.raises(KafkaTimeoutError, match=r"InitProducerId returned CONCURRENT_TRANSACTIONS \(51\)"):
@@ -167,7 +167,7 @@ def test_closing_logs_pending_calls_and_their_completion_once(
     assert words in said[0]
 
 
-def test_closing_after_an_initialisation_in_vain_does_not_alarm(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_after_a_failed_initialisation_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "dualwrite"), socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         init_in_vain(address(closed))

@@ -110,7 +110,7 @@ def assert_reached(space: OutboxSpace, reached: Reached) -> None:
     assert space.search(kind=Seeking).wrong == "reached"
 
 
-def test_a_block_is_published_while_its_process_asks_for_its_outcome() -> None:
+def test_a_block_is_published_while_its_process_queries_its_outcome() -> None:
     def is_moved(rules: OutboxRules, world: World) -> bool:
         asks = rules.request_of(world, 0)
         is_about_evidence = isinstance(asks, OnOutbox) and asks.number is not None and not asks.adds
@@ -136,7 +136,7 @@ def test_one_publisher_holds_the_lock_and_another_the_lease() -> None:
     assert_reached(OutboxSpace(1, Budget(lapses=1), publishers=2), are_two)
 
 
-def test_a_request_of_one_publisher_arrives_after_another_has_published() -> None:
+def test_a_late_request_of_one_publisher_arrives_after_another_has_published() -> None:
     def is_late(rules: OutboxRules, world: World) -> bool:
         both = all(LEADS in rules.told_by(world, number) for number in (1, 2))
         return both and bool(world.late) and b"a1" in visible(world.kafka.logs[0])
@@ -152,7 +152,7 @@ def test_a_later_number_is_committed_first_and_published_last() -> None:
     assert_reached(OutboxSpace(1, Budget(), _TWO), is_turned_round)
 
 
-def test_an_outcome_is_not_known_any_more_after_an_hour() -> None:
+def test_an_outcome_is_unknown_after_an_hour() -> None:
     def is_unknown(rules: OutboxRules, world: World) -> bool:
         return (b"a1", None) in rules.told_by(world, 0)
 

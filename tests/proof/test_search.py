@@ -36,7 +36,7 @@ def test_the_search_continues_until_it_has_enough_states() -> None:
     ("found", "code"),
     [((COMPLETE, COMPLETE), 0), ((COMPLETE, CUT_OFF), 0), ((COMPLETE, WRONG), 1), ((COMPLETE,), 2)],
 )
-def test_the_exit_code_says_how_it_went(found: tuple[Found, ...], code: int) -> None:
+def test_the_exit_code_shows_the_result(found: tuple[Found, ...], code: int) -> None:
     assert exit_code([total_after(*found), total_after(COMPLETE, COMPLETE)]) == code
 
 

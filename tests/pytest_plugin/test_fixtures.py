@@ -85,7 +85,7 @@ def test_a_cluster_has_three_nodes(pytester: pytest.Pytester) -> None:
     run(pytester, tests).assert_outcomes(passed=1)
 
 
-def test_time_stands_still_where_a_test_asks_for_the_clock(pytester: pytest.Pytester) -> None:
+def test_time_stands_still_if_a_test_requests_the_clock(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -216,7 +216,7 @@ def test_a_marker_that_makes_no_broker_is_an_error_that_says_why(
     assert "test_it.py::test_it" in result.stdout.str()
 
 
-def test_the_plugin_loads_nothing_that_no_test_asks_for(pytester: pytest.Pytester) -> None:
+def test_the_plugin_loads_only_what_a_test_requests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "import sys\ndef test_it():\n    assert 'dualwrite.broker_emulator.emulator' not in sys.modules\n"
     )

@@ -67,7 +67,7 @@ def test_marked(kafka_emulator_session):
     assert "the broker of the session is configured once, by the fixture kafka_session_settings" in result.stdout.str()
 
 
-def test_a_mistake_in_the_settings_of_the_session_is_said(pytester: pytest.Pytester) -> None:
+def test_a_mistake_in_the_settings_of_the_session_is_reported(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         "import pytest\n@pytest.fixture(scope='session')\ndef kafka_session_settings():\n    return {'topic': {}}\n"
     )

@@ -154,7 +154,7 @@ def _this_task() -> asyncio.Task[Any]:
     return task
 
 
-async def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(
+async def test_a_cancelled_commit_without_records_has_no_known_outcome(
     awaited: AwaitedScenario, writer: AsyncDualWriter
 ) -> None:
     await writer.recover()
@@ -246,7 +246,7 @@ async def write(writer: AsyncDualWriter, awaited: AwaitedScenario, number: int) 
     awaited.expected.append(str(number))
 
 
-def test_a_second_loop_is_refused_once_and_has_a_producer_of_its_own_then(
+def test_a_second_loop_is_refused_once_and_then_has_its_own_producer(
     emulator: Emulator, postgres: PostgresDatabase
 ) -> None:
     """The connections of the first one went with it."""

@@ -123,7 +123,7 @@ async def test_our_own_statements_leave_no_prepared_ones_and_use_no_codec_of_the
     scenario.assert_both_sides_agree()
 
 
-async def test_the_callers_limit_of_time_is_not_one_of_ours(scenario: AsyncpgScenario) -> None:
+async def test_the_callers_time_limit_does_not_apply_to_our_statements(scenario: AsyncpgScenario) -> None:
     """asyncpg would send a cancel request, which a COMMIT must not get."""
     async with scenario.awaited_writer() as writer:
         await writer.recover()
@@ -714,7 +714,7 @@ async def test_no_dual_write_beside_a_statement_in_progress(
     scenario.assert_both_sides_agree("1")
 
 
-async def test_a_connection_on_which_another_dual_write_begins_while_a_block_waits_for_its_id(
+async def test_another_dual_write_begins_on_the_connection_while_a_block_waits_for_its_id(
     scenario: AsyncpgScenario,
 ) -> None:
     """Each would commit the other's rows, without their records."""

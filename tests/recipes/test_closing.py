@@ -394,7 +394,7 @@ def test_processes_of_one_block_complete_transactions_of_dead_processes(world: W
 @ONE_TIER
 @pytest.mark.usefixtures("stopped_early")
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL], ids=str)
-def test_an_id_that_cannot_be_recovered_does_not_keep_the_others_open(world: World, how: How) -> None:
+def test_an_id_that_cannot_be_recovered_does_not_keep_other_ids_open(world: World, how: How) -> None:
     table = kafka_transaction_state
     die_in_doubt(world, how, 1, 2)
     expire_leases(world)

@@ -34,7 +34,7 @@ from tests.support.databases import Database, event_bodies, events
 GROUP = ConsumerGroupMetadata("movers")
 
 
-def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Site) -> None:
+def test_a_pipeline_and_its_successor_continue_at_the_writes(site: Site) -> None:
     site.fill("a", "b", "c")
     first = site.pipeline(max_records=2)
     carry(first, 3)

@@ -101,7 +101,7 @@ async def carry(pipeline: AsyncConsumeTransformWrite, count: int) -> None:
     assert done == count
 
 
-async def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Site) -> None:
+async def test_a_pipeline_and_its_successor_continue_at_the_writes(site: Site) -> None:
     site.fill("a", "b", "c")
     async with site.pipeline(max_records=2) as first:
         await carry(first, 3)

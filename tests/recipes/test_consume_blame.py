@@ -202,7 +202,7 @@ def test_a_record_that_is_too_large_without_poison(site: Site) -> None:
     site.assert_carried()
 
 
-def test_a_handler_that_cannot_be_blamed_on_its_record_ends_the_step(site: Site) -> None:
+def test_a_failure_without_a_culprit_record_ends_the_step(site: Site) -> None:
     site.fill(*VALUES)
 
     def handle(tx: DualTransaction, record: ConsumedRecord) -> None:

@@ -226,7 +226,7 @@ class Unread:
 
 
 @pytest.mark.parametrize(("reset", "sought"), [("earliest", ["beginning"]), ("latest", ["end"]), ("none", [])])
-def test_a_partition_without_an_offset_starts_again_as_it_was_begun(reset: str, sought: list[str]) -> None:
+def test_a_partition_without_an_offset_starts_again_at_its_beginning(reset: str, sought: list[str]) -> None:
     consumer = Unread(reset)
     adapter = KafkaPythonAdapter(consumer)
     with pytest.raises(StruckError):

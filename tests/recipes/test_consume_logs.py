@@ -71,7 +71,7 @@ def test_records_that_came_with_an_error_are_written_and_the_error_is_raised(
     site.close()
 
 
-def test_a_topic_that_was_created_anew_is_refused_until_it_is_reset_on_purpose(
+def test_a_recreated_topic_is_refused_until_its_offsets_are_reset(
     emulator: Emulator, sqlite: Database, library: Consumers
 ) -> None:
     site = Site(emulator, sqlite, library, "database")
@@ -107,7 +107,7 @@ def test_a_topic_that_is_created_anew_under_a_running_consumer_is_noticed(site: 
 
 
 @pytest.mark.parametrize("unknown", ["the consumer's", "the writer's"])
-def test_a_cluster_that_is_not_known_yet_is_asked_for_again(
+def test_an_unknown_cluster_is_queried_again(
     emulator: Emulator, sqlite: Database, monkeypatch: pytest.MonkeyPatch, unknown: str
 ) -> None:
     site = Site(emulator, sqlite, kafka_python, "database")
@@ -137,7 +137,7 @@ async def returns_no_ids(*_: object, timeout_ms: int) -> TopicIds:
     return TopicIds(None, {})
 
 
-def test_a_log_that_lost_its_end_is_refused(emulator: Emulator, sqlite: Database, library: Consumers) -> None:
+def test_a_truncated_log_is_refused(emulator: Emulator, sqlite: Database, library: Consumers) -> None:
     """Its topic is the same, and ends below the row."""
     site = Site(emulator, sqlite, library, "database")
     site.fill("a", "b", "c", "d")
@@ -163,7 +163,7 @@ def test_the_id_of_the_topic_stands_with_the_row(site: Site) -> None:
     assert found == {str(site.emulator.cluster.topics["in"].topic_id)}
 
 
-def test_records_that_retention_took_are_told_of_and_the_rest_is_carried(
+def test_records_deleted_by_retention_are_logged_and_the_rest_is_processed(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.fill("a", "b")
@@ -276,7 +276,7 @@ def logs() -> tuple[ConsumedLogs, FakeConsumer]:
     return checked, consumer
 
 
-def test_a_gap_behind_a_new_place_is_read_twice_before_it_is_believed(
+def test_a_gap_behind_a_new_position_is_read_twice_before_it_counts(
     logs: tuple[ConsumedLogs, FakeConsumer],
 ) -> None:
     checked, consumer = logs
@@ -330,7 +330,7 @@ def members_of(group: str, emulator: Emulator) -> int:
     return len(admin.describe_consumer_groups([group])[group].result().members)
 
 
-def test_a_partition_that_has_given_nothing_yet_stays_where_it_was_placed(emulator: Emulator, sqlite: Database) -> None:
+def test_a_partition_without_records_stays_at_its_position(emulator: Emulator, sqlite: Database) -> None:
     """confluent-kafka has no position for it, and would begin it at the group's offset when another one is placed."""
     site = Site(emulator, sqlite, confluent_kafka, "database")
     site.fill("a", "b", "c", "d")

@@ -83,7 +83,7 @@ class ClosedLate(confluent_kafka.Consumer):
         super().close()
 
 
-def test_a_consumer_of_confluent_that_is_assigned_partitions_while_it_is_closed(emulator: Emulator) -> None:
+def test_a_closing_confluent_consumer_is_assigned_partitions(emulator: Emulator) -> None:
     emulator.create_topic("in", 1)
     consumer = ClosedLate({"bootstrap.servers": emulator.bootstrap_servers, "group.id": "movers"})
     asked: list[Any] = []

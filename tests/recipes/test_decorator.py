@@ -145,7 +145,7 @@ def test_a_failed_joined_call_dooms_the_whole_block_even_if_its_error_is_caught(
     face.scenario.assert_both_sides_agree()
 
 
-def test_a_part_of_a_block_by_a_savepoint_or_by_none(face: Face) -> None:
+def test_a_part_of_a_block_with_and_without_a_savepoint(face: Face) -> None:
     @transactional(face, inside="savepoint")
     async def part(tx: Any, number: int, fails: bool) -> None:
         await put_with(face, tx, number)

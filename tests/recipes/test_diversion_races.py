@@ -87,7 +87,7 @@ class InMainThread:
             self._act()
 
 
-def test_a_block_that_waited_for_the_row_of_a_stored_one_follows_it(
+def test_a_block_that_waited_for_the_row_of_a_stored_block_is_published_after_that(
     scenario: PsycopgScenario, emulator: Emulator
 ) -> None:
     """It began before Kafka went away, and finds Kafka there when it ends."""
@@ -298,7 +298,7 @@ def test_a_snapshot_from_before_does_not_hide_the_diversion(
     assert in_order(scenario) == ["1", "2", "3", "4", "5"]
 
 
-def test_a_block_that_begins_without_kafka_and_ends_with_it_does_not_wait_for_itself(
+def test_a_block_that_begins_without_kafka_and_ends_with_kafka_does_not_wait_for_itself(
     scenario: PsycopgScenario, emulator: Emulator
 ) -> None:
     """At this level it takes its turn, the only one, before its snapshot, and its id only with Kafka."""
@@ -316,9 +316,7 @@ def test_a_block_that_begins_without_kafka_and_ends_with_it_does_not_wait_for_it
     assert in_order(scenario) == ["1", "2"]
 
 
-def test_the_diversion_does_not_end_by_a_process_that_another_one_has_followed(
-    scenario: PsycopgScenario, emulator: Emulator
-) -> None:
+def test_a_process_that_was_succeeded_does_not_end_the_diversion(scenario: PsycopgScenario, emulator: Emulator) -> None:
     """The transaction of the other's last batch may be in doubt."""
     with pool_of(scenario, lease_ms=QUIET_LEASE_MS) as pool:
         write(pool, scenario, 1)
@@ -421,9 +419,7 @@ def test_a_full_outbox_refuses_blocks_and_changes_neither_side(scenario: Psycopg
     assert in_order(scenario) == ["1", "3"]
 
 
-def test_a_row_that_was_deleted_refuses_blocks_until_it_is_there_again(
-    scenario: PsycopgScenario, emulator: Emulator
-) -> None:
+def test_a_deleted_row_refuses_blocks_until_it_is_restored(scenario: PsycopgScenario, emulator: Emulator) -> None:
     with pool_of(scenario) as pool:
         write(pool, scenario, 1)
         with scenario.database.aside.begin() as connection:

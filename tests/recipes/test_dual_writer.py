@@ -78,7 +78,7 @@ def test_a_written_out_savepoint_that_begins_sqlites_transaction_commits_it(
     assert scenario.row().is_empty
 
 
-def test_serializers_are_asked_once_and_when_a_record_is_sent(scenario: Scenario) -> None:
+def test_serializers_are_called_once_when_a_record_is_sent(scenario: Scenario) -> None:
     asked: list[object] = []
 
     def serialize(value: object) -> bytes:

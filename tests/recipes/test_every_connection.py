@@ -217,7 +217,7 @@ def test_a_connection_that_was_closed_inside(face: Face, kind: str) -> None:
 
 
 @own(*[face for face in ON_DRIVERS if face in AWAITED])
-def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(face: Face, connection: Any) -> None:
+def test_a_task_cancelled_in_its_block_leaves_nothing_behind(face: Face, connection: Any) -> None:
     writer = face.writer.awaited
     blocks: list[Any] = []
 

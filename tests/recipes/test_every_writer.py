@@ -280,7 +280,7 @@ def _aside(face: Face, text: str) -> None:
         connection.execute(sa.text(text))
 
 
-def test_the_table_is_made_unless_that_was_declined_and_a_deleted_row_is_told(face: Face) -> None:
+def test_the_table_is_created_by_default_and_a_deleted_row_is_reported(face: Face) -> None:
     _aside(face, "DROP TABLE kafka_transaction_state")
     with face.scenario.writer(create_table=False) as careful:
         with pytest.raises(StateRowError, match=r"create_state_table|schema\.sql"), careful.transaction():

@@ -221,7 +221,7 @@ def test_a_message_dropped_by_a_middleware_before_parsing_is_read_again(
     assert written == [str(number) for number in range(len(written))]
 
 
-def test_records_from_the_one_that_fails_on_are_delivered_again(either: Site) -> None:
+def test_records_from_the_failing_one_on_are_delivered_again(either: Site) -> None:
     values = send_five(either)
     failures = ["once", "twice"]
 
@@ -289,7 +289,7 @@ def commit_offset(site: Site, offset: int) -> None:
     consumer.close()
 
 
-def test_a_quiet_partition_is_put_to_its_row_when_it_is_assigned(site: Site) -> None:
+def test_a_quiet_partition_is_positioned_at_its_row_when_it_is_assigned(site: Site) -> None:
     """The group's offset in Kafka is ahead of the row, and no message comes that would show it."""
     values = send_five(site)
     site.consume(lambda: site.bodies() == values)
@@ -302,7 +302,7 @@ def test_a_quiet_partition_is_put_to_its_row_when_it_is_assigned(site: Site) -> 
 
 
 @pytest.mark.parametrize("records", [2, 8], ids=["shorter", "longer"])
-def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(
+def test_a_recreated_topic_is_not_taken_for_the_old_one(
     site: Site, records: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     values = send_five(site)
@@ -315,7 +315,7 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(
     assert site.bodies() == values
 
 
-def test_a_log_that_lost_its_end_is_told_of(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_log_is_reported(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     values = send_five(site)
     site.consume(lambda: site.bodies() == values)
     with site.database.engine.begin() as connection:
@@ -398,7 +398,7 @@ async def test_the_partition_is_lost_in_the_middle_of_a_block(with_rows: Site) -
     assert_written_once(site, values)
 
 
-async def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_timeout(
+async def test_a_member_frozen_in_its_block_loses_the_block_to_the_databases_timeout(
     postgres: PostgresDatabase, emulator: Emulator
 ) -> None:
     """Without it the successor would wait for the row for as long as the member is frozen."""
@@ -422,7 +422,7 @@ async def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_ti
 
 
 @pytest.mark.parametrize("library", ["aiokafka"], indirect=True)
-async def test_a_consumer_that_was_stopped_ends_its_subscriber(site: Site) -> None:
+async def test_a_stopped_consumer_ends_its_subscriber(site: Site) -> None:
     async with site.member() as broker, asyncio.timeout(60):
         (subscriber,) = broker.subscribers
         (loop,) = subscriber.tasks

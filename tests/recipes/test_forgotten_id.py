@@ -76,7 +76,7 @@ def test_an_id_is_forgotten_while_a_block_has_its_slot(site: Site) -> None:
     site.assert_agreed("1")
 
 
-def test_an_id_that_is_forgotten_again_and_again_is_an_error(site: Site) -> None:
+def test_an_id_that_is_forgotten_repeatedly_is_an_error(site: Site) -> None:
     if site.world.tier is Tier.BOUNDED_V1:
         pytest.skip("each transaction begins with an InitProducerId, which an id that is forgotten serves too")
 

@@ -133,7 +133,7 @@ def test_dual_writes_leave_the_listeners_of_the_engine_alone(scenario: Scenario,
     assert listeners() == before
 
 
-def test_an_engine_is_watched_even_where_it_has_the_address_of_one_that_is_gone(scenario: Scenario) -> None:
+def test_an_engine_at_the_address_of_a_deleted_one_is_watched(scenario: Scenario) -> None:
     """SQLAlchemy remembers listeners by id(), even those of a dead engine if its dialect still lives."""
     watched: list[sa.Dialect] = []
     addresses: set[int] = set()

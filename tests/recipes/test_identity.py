@@ -295,7 +295,7 @@ def test_a_translation_of_the_block_does_not_redirect_the_state_table(servers: s
 
 
 @pytest.mark.parametrize("kind", ["sqlalchemy", "psycopg"])
-def test_a_table_that_was_made_anew_is_told(servers: str, tenants: sa.URL, kind: str) -> None:
+def test_a_recreated_table_is_reported(servers: str, tenants: sa.URL, kind: str) -> None:
     url = in_schema(tenants, "a")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
     writer: Any = (
@@ -346,7 +346,7 @@ def test_a_temporary_table_of_sqlite(servers: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", ["", 'a"b', "a:b", 5])
-def test_a_schema_that_is_none(schema: Any, tmp_path: Path) -> None:
+def test_an_invalid_schema_name_is_refused(schema: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="schema takes"):
         DualWriter(sqlite(tmp_path, "x"), bootstrap_servers="127.0.0.1:1", transactional_id="t", schema=schema)
 
@@ -434,7 +434,7 @@ def test_nothing_is_adopted_where_nothing_was_moved(tenants: sa.URL) -> None:
     assert SqlAlchemyStateStore(engine, "a").identity().suffix == adopted.suffix != before.suffix
 
 
-def test_decisions_without_the_identity_they_were_made_under(servers: str, tmp_path: Path) -> None:
+def test_decisions_without_the_identity_of_their_database(servers: str, tmp_path: Path) -> None:
     """As after a dump of the state table alone."""
     engine = sqlite(tmp_path, "ours")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
@@ -449,7 +449,7 @@ def test_decisions_without_the_identity_they_were_made_under(servers: str, tmp_p
         assert writer.recover() == []
 
 
-def test_a_process_that_decides_between_two_looks_of_another_one(servers: str, tmp_path: Path) -> None:
+def test_a_process_decides_between_two_readings_of_another(servers: str, tmp_path: Path) -> None:
     """The other one has found no identity, and then finds a decision: not one without an identity."""
     engine = sqlite(tmp_path, "ours")
     with DualWriter(engine, bootstrap_servers=servers, transactional_id="t") as writer, writer.transaction() as tx:

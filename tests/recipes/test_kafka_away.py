@@ -369,7 +369,7 @@ def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeyp
 
 
 @pytest.mark.parametrize("how", BLOCKING, ids=str)
-def test_elections_and_one_of_three_nodes_are_no_reason(postgres: PostgresDatabase, how: How) -> None:
+def test_elections_and_a_stopped_node_of_three_do_not_count_as_away(postgres: PostgresDatabase, how: How) -> None:
     with Emulator(nodes=3) as emulator:
         world = World(postgres, emulator)
         with face_of(how, world) as face:

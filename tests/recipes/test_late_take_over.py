@@ -168,7 +168,7 @@ def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World
 
 
 @bounded
-def test_a_loss_between_the_looks_at_rows_and_at_kafka_is_told(
+def test_a_loss_between_reading_the_rows_and_kafka_is_reported(
     world: World, store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the earlier row, the abort would be an old one."""
@@ -235,7 +235,7 @@ def test_owners_that_take_turns_on_one_id(world: World, store: Database) -> None
 @with_exact_end
 @pytest.mark.parametrize("skip", [0, 1], ids=["first phase", "second phase"])
 @pytest.mark.parametrize("left", ["nothing", "undecided", "decided"])
-def test_a_late_take_over_touches_nothing_of_its_successor(world: World, store: Database, left: str, skip: int) -> None:
+def test_a_late_take_over_leaves_its_successor_alone(world: World, store: Database, left: str, skip: int) -> None:
     with writer_of(world, store.aside) as writer:
         write(writer, "before")
     if left != "nothing":

@@ -83,7 +83,7 @@ def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(
     assert 0 <= expires_at_ms - now_ms <= LEASE_MS + 1000
 
 
-def test_only_one_of_many_gets_a_lease(database: Database, ours: SqlAlchemyLeases) -> None:
+def test_of_many_processes_one_gets_a_lease(database: Database, ours: SqlAlchemyLeases) -> None:
     blocking.run(ours.add(0))
     blocking.run(ours.release(0))
     (lease,) = every(ours)
@@ -110,7 +110,7 @@ def test_rows_of_the_state_table_without_a_lease_are_adopted(database: Database,
     assert every(ours) == [Lease(0, free=False, expired=True), Lease(3, free=False, expired=False)]
 
 
-def test_prefixes_are_told_apart_to_the_letter(database: Database) -> None:
+def test_prefixes_are_compared_exactly(database: Database) -> None:
     for prefix in ("orders", "Orders", "orders-eu", "order%"):
         assert blocking.run(leases_of(database, "us", prefix=prefix).add(0))
     for prefix in ("orders", "Orders", "orders-eu", "order%"):

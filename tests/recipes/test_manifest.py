@@ -123,7 +123,7 @@ def row(place: Database) -> tuple[PreparedTxnState, str]:
 # ---- on each --------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_row_has_none(place: Database) -> None:
+def test_a_new_row_has_no_manifest(place: Database) -> None:
     assert row(place) == (EMPTY, "")
 
 
@@ -159,7 +159,7 @@ def test_creating_the_row_again_keeps_the_manifest(place: Database) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgres", "mariadb", "sqlite", "psycopg"], indirect=True)
-def test_a_row_that_is_gone_has_no_manifest_to_be_read(place: Database) -> None:
+def test_a_deleted_row_has_no_manifest(place: Database) -> None:
     with transaction(place) as begun, pytest.raises(StateRowError, match="no row"):
         blocking.run(begun.read_manifest("another"))
 
@@ -200,7 +200,9 @@ def test_until_then_the_manifest_of_the_earlier_pair_stays(on_psycopg: Database)
     assert row(on_psycopg) == (FIRST, "first")
 
 
-async def test_an_awaited_commit_carries_it_too(postgres: PostgresDatabase, on_psycopg: Database) -> None:
+async def test_an_asynchronous_commit_carries_the_manifest_too(
+    postgres: PostgresDatabase, on_psycopg: Database
+) -> None:
     async with AsyncPsycopgDualWriter(
         conninfo_of(postgres.url), bootstrap_servers=NOWHERE, transactional_id=ID
     ) as writer:

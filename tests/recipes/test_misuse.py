@@ -109,7 +109,7 @@ def test_a_transactional_id_that_no_row_can_have(transactional_id: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_url_is_no_engine_and_its_password_is_not_told(kind: Callable[..., Any], identity: dict[str, str]) -> None:
+def test_an_url_is_no_engine_and_its_password_is_not_shown(kind: Callable[..., Any], identity: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="engine") as raised:
         kind("postgresql+psycopg://me:sesame@db/shop", bootstrap_servers="127.0.0.1:1", **identity)
     assert "not str" in str(raised.value)

@@ -46,7 +46,7 @@ def test_objects_are_readable_after_a_block_on_the_writers_own_session(face: Fac
 
 
 @EACH
-def test_a_scoped_session_stands_for_the_one_of_its_thread_or_task(face: Face) -> None:
+def test_a_scoped_session_stands_for_the_session_of_its_thread_or_task(face: Face) -> None:
     made: Any = sessionmaker(face.source)
     session: Any = scoped_session(made)
     if face.name in AWAITED:

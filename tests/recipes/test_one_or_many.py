@@ -42,7 +42,7 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("given", "which"), [({}, "neither"), ({"transactional_id": "orders-1", "prefix": "orders"}, "both")]
 )
-def test_exactly_one_of_the_two(make: Callable[..., Any], given: dict[str, Any], which: str) -> None:
+def test_exactly_one_of_id_and_prefix(make: Callable[..., Any], given: dict[str, Any], which: str) -> None:
     with pytest.raises(ConfigError, match=f"exactly one of transactional_id=.* and prefix=.* given {which}"):
         make(**given)
 
@@ -58,7 +58,7 @@ def test_a_writer_with_one_id_has_no_outbox(make: Callable[..., Any]) -> None:
         make(transactional_id="orders-1", delivery=Outbox())
 
 
-def test_the_members_of_one_id(make: Callable[..., Any]) -> None:
+def test_the_attributes_of_a_writer_with_one_id(make: Callable[..., Any]) -> None:
     writer = make(transactional_id="orders-1")
     assert (writer.is_pool, writer.transactional_id, writer.kafka_transactional_id) == (False, "orders-1", None)
     assert writer.state is SlotState.NEW

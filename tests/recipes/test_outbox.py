@@ -76,7 +76,9 @@ def test_blocks_are_committed_and_then_published_in_their_order(scenario: Psycop
     assert in_order(scenario) == [str(number) for number in range(5)]
 
 
-def test_a_process_that_does_not_publish_leaves_it_to_another(scenario: PsycopgScenario, open_style: Open) -> None:
+def test_a_process_that_does_not_publish_leaves_the_outbox_to_another(
+    scenario: PsycopgScenario, open_style: Open
+) -> None:
     style = open_style(Outbox(publishes=False))
     assert style.pool.status.is_diverted
     style.write(1)
@@ -127,7 +129,7 @@ def test_a_block_without_records_is_an_ordinary_transaction(scenario: PsycopgSce
     assert in_order(scenario) == []
 
 
-def test_the_outbox_asks_for_no_lock_of_another_block(scenario: PsycopgScenario, open_style: Open) -> None:
+def test_the_outbox_takes_no_lock_of_another_block(scenario: PsycopgScenario, open_style: Open) -> None:
     if scenario.database.url.get_backend_name() == "sqlite":
         pytest.skip("a block that writes keeps the lock of the file")
     style = open_style()
@@ -484,12 +486,12 @@ def test_values_of_an_outbox_that_make_no_sense(values: dict[str, Any]) -> None:
         Outbox(**values)
 
 
-def test_a_database_in_memory_cannot_have_one() -> None:
+def test_a_database_in_memory_cannot_have_an_outbox() -> None:
     with pytest.raises(ConfigError, match="SingletonThreadPool, which has a single connection"):
         DualWriter(sa.create_engine("sqlite://"), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1")
 
 
-def test_an_async_engine_that_cannot_have_one() -> None:
+def test_an_async_engine_that_cannot_have_an_outbox() -> None:
     with pytest.raises(ConfigError, match="StaticPool, which has a single connection"):
         AsyncDualWriter(
             create_async_engine("sqlite+aiosqlite://"), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1"

@@ -134,7 +134,7 @@ def in_thread(function: Callable[[], Any]) -> Iterator[Future[Any]]:
 # ---- how it has ended -----------------------------------------------------------------------------------------------
 
 
-def test_a_standby_takes_over_without_it_after_it_was_found(scenario: PsycopgScenario) -> None:
+def test_a_standby_without_the_found_block_takes_over(scenario: PsycopgScenario) -> None:
     """The state row is the same there, so making it durable proves nothing about the block."""
     with outbox_pool(scenario, QUIET) as pool:
         database: Any = outbox_writes(pool).database
@@ -388,7 +388,7 @@ def started_block(scenario: PsycopgScenario, pool: AsyncPsycopgDualWriter, begun
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_task_is_cancelled_while_it_asks_for_its_outcome(scenario: PsycopgScenario, applied: bool) -> None:
+def test_a_task_is_cancelled_while_it_queries_its_outcome(scenario: PsycopgScenario, applied: bool) -> None:
     async def use(pool: AsyncPsycopgDualWriter) -> None:
         begun: list[Any] = []
 
@@ -415,7 +415,7 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_a_thread_is_interrupted_while_it_asks_for_its_outcome(scenario: PsycopgScenario) -> None:
+def test_a_thread_is_interrupted_while_it_queries_its_outcome(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, QUIET) as pool:
         before_first_question(pool, _interrupt)
         begun: list[PsycopgDualTransaction] = []

@@ -255,7 +255,7 @@ def test_a_lost_commit_that_cannot_be_resolved(scenario: PsycopgScenario) -> Non
         until(lambda: pool.status.last_background_error is None)
 
 
-def test_the_status_shows_its_error_although_the_pool_succeeds(scenario: PsycopgScenario) -> None:
+def test_the_status_shows_the_error_of_publishing_although_blocks_succeed(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario) as pool:
         write(pool, scenario, 1)
         assert_published(scenario, 1)
@@ -274,7 +274,7 @@ def test_the_status_shows_its_error_although_the_pool_succeeds(scenario: Psycopg
 # ---- the publisher --------------------------------------------------------------------------------------------------
 
 
-def test_a_leader_that_cannot_reach_kafka_leaves_it_to_another(scenario: PsycopgScenario) -> None:
+def test_a_publisher_that_cannot_reach_kafka_leaves_the_outbox_to_another(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, bootstrap_servers=NOWHERE, max_block_ms=500) as isolated:
         write(isolated, scenario, 1)
         until(lambda: isolated.status.publishes_outbox)
@@ -284,7 +284,7 @@ def test_a_leader_that_cannot_reach_kafka_leaves_it_to_another(scenario: Psycopg
             assert other.status.publishes_outbox
 
 
-def test_failures_a_day_apart_do_not_end_its_lease(scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_a_day_apart_do_not_end_the_lease(scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     failure = Fault(api="Produce", action=Error("TRANSACTION_ABORTABLE"), count=None)
     with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as pool:
         for days in range(2):
@@ -423,7 +423,7 @@ def test_blocks_after_a_refusal(scenario: PsycopgScenario) -> None:
         assert_published(scenario, *range(1, 50))
 
 
-def test_a_process_that_is_refused_leaves_it_to_one_that_is_not(scenario: PsycopgScenario) -> None:
+def test_a_refused_publisher_leaves_the_outbox_to_another(scenario: PsycopgScenario) -> None:
     refusal = replace(REFUSAL, client_id="refused")
     with outbox_pool(scenario, client_id="refused") as refused, fault(scenario.emulator, refusal):
         write(refused, scenario, 1)
@@ -573,7 +573,9 @@ def test_blocks_are_published_without_waiting_for_the_next_look(scenario: Psycop
         assert_published(scenario, *range(number + 1))
 
 
-def test_blocks_that_come_while_it_lingers_are_one_batch(scenario: PsycopgScenario, open_style: Open) -> None:
+def test_blocks_that_arrive_while_the_publisher_lingers_are_one_batch(
+    scenario: PsycopgScenario, open_style: Open
+) -> None:
     style = open_style(Outbox(linger_ms=600_000))
     style.write(1)
     assert_published(scenario, 1)
@@ -585,7 +587,7 @@ def test_blocks_that_come_while_it_lingers_are_one_batch(scenario: PsycopgScenar
     assert batch_sizes(scenario) == [1, 3]
 
 
-def test_recover_does_not_wait_until_it_has_lingered(scenario: PsycopgScenario) -> None:
+def test_recover_does_not_linger(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, Outbox(linger_ms=600_000)) as pool:
         write(pool, scenario, 1)
         until(lambda: waiting(scenario) == 0)

@@ -50,7 +50,7 @@ def test_the_outbox_is_vacuumed_after_many_blocks(scenario: PsycopgScenario, ope
     assert_published(scenario, 1, 2, 3, 4, 5, 6)
 
 
-def test_a_role_that_may_not_vacuum_publishes_all_the_same(
+def test_a_role_without_the_right_to_vacuum_publishes(
     scenario: PsycopgScenario, postgres_server: PostgresServer
 ) -> None:
     role = scenario.database.url.username

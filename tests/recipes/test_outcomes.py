@@ -162,7 +162,7 @@ def test_an_error_of_kafka_speaks_of_blocks(scenario: Scenario) -> None:
     assert len(REFUSALS) > 20
 
 
-def test_a_lost_commit_is_unknown_and_the_block_that_it_stops_is_rolled_back(scenario: Scenario) -> None:
+def test_a_lost_commit_is_unknown_and_the_block_stopped_by_it_is_rolled_back(scenario: Scenario) -> None:
     lose = losing_the_commit(scenario.database, applied=True, and_database=True)
     with scenario.writer(lose, resolve_timeout_ms=200) as writer:
         told = [write(writer, scenario, number) for number in (1, 2)]

@@ -395,9 +395,7 @@ def test_a_block_may_end_after_the_pool_was_closed(holder: Callable[..., Holder]
 
 
 @pytest.mark.parametrize("delivery", [Direct(), Outbox()])
-def test_a_pool_that_is_dropped_without_being_closed_renews_its_leases_no_more(
-    scenario: Scenario, delivery: Delivery
-) -> None:
+def test_a_garbage_collected_pool_stops_renewing_its_leases(scenario: Scenario, delivery: Delivery) -> None:
     pool = make_pool(scenario, delivery=delivery)
     write(pool, scenario, 1)
     prefix = pool.prefix
@@ -469,7 +467,7 @@ def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> No
         ({"no_such_setting": 1}, "no_such_setting"),
     ],
 )
-def test_a_setting_that_is_not_one(settings: dict[str, Any], sentence: str) -> None:
+def test_an_unknown_setting_is_refused(settings: dict[str, Any], sentence: str) -> None:
     complete = {"prefix": "p", "bootstrap_servers": "127.0.0.1:1", **settings}
     with pytest.raises(ConfigError, match=sentence):
         DualWriter(sa.create_engine("sqlite://"), **complete)

@@ -99,7 +99,7 @@ def writer_on(database: Any, scenario: PsycopgScenario, **settings: Any) -> Psyc
 
 
 @pytest.mark.parametrize(("threshold", "prepared"), [(None, False), (1, True)])
-def test_a_writer_prepares_statements_if_it_may(
+def test_a_writer_prepares_statements_if_allowed(
     scenario: PsycopgScenario, threshold: int | None, prepared: bool
 ) -> None:
     """Through a pooler, the name of a prepared statement may be that of another client's."""
@@ -154,9 +154,7 @@ def roll_back(transaction: psycopg.Transaction) -> None:
     raise psycopg.Rollback(transaction)
 
 
-def test_a_refused_commit_is_not_taken_back_with_its_savepoint(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter
-) -> None:
+def test_a_refused_commit_is_not_undone_by_a_savepoint(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
         with pytest.raises(TransactionEndedInsideError), tx.savepoint():
             tx.connection.commit()
@@ -379,7 +377,7 @@ def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScen
 # -- together with DualWriter --
 
 
-def test_writers_of_both_kinds_take_an_id_over_from_one_another(scenario: PsycopgScenario) -> None:
+def test_blocking_and_asynchronous_writers_take_an_id_over_from_each_other(scenario: PsycopgScenario) -> None:
     def with_sqlalchemy() -> DualWriter:
         return scenario.make(DualWriter, scenario.database.engine, None)
 

@@ -117,7 +117,7 @@ def refusal(pool: Any) -> StoredBlockRefusedError:
     return raised.value
 
 
-def test_the_reason_is_the_refusal_and_not_that_its_transaction_has_failed() -> None:
+def test_the_reported_reason_is_the_refusal_and_not_the_failed_transaction() -> None:
     refusal = AbortableError("batch of 1 records: MESSAGE_TOO_LARGE", error_code=10)
     later = refusal.reworded("send(): the producer is in a transaction that failed; call abort_transaction()")
     later.__cause__ = refusal
@@ -235,7 +235,7 @@ def partitions_of_keys(outbox: AnyScenario) -> dict[str, str]:
     return {each.key: each.partition for each in read_log(outbox.emulator.bootstrap_servers, "wide")}
 
 
-def test_another_process_publishes_as_the_one_that_stored_it_would(outbox: AnyScenario) -> None:
+def test_another_process_publishes_with_the_partitioner_of_the_block(outbox: AnyScenario) -> None:
     """It has another partitioner, and a max_request_size that is too small."""
     store_keys(outbox, "consistent_random")
     with service(outbox, max_request_size=50) as recovery:
@@ -317,7 +317,7 @@ def test_nothing_is_taken_out_if_its_records_cannot_be_kept(outbox: AnyScenario)
 
 @pytest.mark.parametrize("tier", [tier for tier in Tier if tier is not Tier.KEEP_PREPARED])
 @pytest.mark.parametrize("cause", list(CAUSES))
-def test_on_other_tiers(tier: Tier, cause: str, sqlite: Database) -> None:
+def test_refused_blocks_on_other_tiers(tier: Tier, cause: str, sqlite: Database) -> None:
     with broker(tier) as emulator:
         outbox = elsewhere(sqlite, emulator)
         _, second, _ = store(outbox, outbox.topic, REFUSING, outbox.topic)

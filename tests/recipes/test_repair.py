@@ -231,7 +231,7 @@ def test_a_chain_of_aborts(site: Site, tier: Tier) -> None:
 
 
 @bounded
-def test_the_write_itself_repairs_when_it_learns_of_the_abort(site: Site) -> None:
+def test_the_writer_repairs_when_it_learns_of_the_abort(site: Site) -> None:
     aborted: list[str] = []
 
     def abort(point: PausePoint) -> None:
@@ -427,7 +427,7 @@ def test_a_marker_that_comes_late(site: Site, is_aborted: bool) -> None:
     site.assert_agreed("before", "decided", "later")
 
 
-def test_a_log_that_is_not_read_in_time_after_the_commit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_read_in_time_after_the_commit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def times_out(_: object, manifest: Manifest, *__: object, is_over: bool = False) -> None:
         assert is_over
         if manifest.partitions:

@@ -178,7 +178,7 @@ def write_to(writer: DualWriter, *partitions: int, consumes: bool = False) -> No
             tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
 
 
-def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
+def test_retention_deletes_the_records_during_the_read(site: Site) -> None:
     """The end was read, and then the records: their number differs, and none of them is published."""
     site.write("before")
     site.decided()
@@ -275,7 +275,7 @@ def test_an_abort_after_the_first_look_is_no_loss(site: Site, acknowledged: tupl
 
 @pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
-def test_evidence_that_is_gone_is_loud(
+def test_missing_evidence_is_an_error(
     site: Site, store: Database, caplog: pytest.LogCaptureFixture, heard: Heard, by: str
 ) -> None:
     """Where neither the coordinator nor the log can tell, it is taken for committed, and an error is logged, once."""
@@ -310,7 +310,7 @@ def test_retention_of_one_partition_leaves_the_proof_in_another(site: Site, capl
 
 
 @pytest.mark.usefixtures("brief_watch")
-def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None:
+def test_an_unprovable_end_can_be_acknowledged(site: Site) -> None:
     """A hanging transaction: it is open in the log, and no coordinator knows of it under this id."""
     site.write("before")
     hanging = site.world.ready(transactional_id="hanging")
@@ -396,7 +396,7 @@ def test_an_unreadable_manifest_stops_calls_that_need_it(site: Site, text: str) 
 
 
 @pytest.mark.usefixtures("nothing_refused")
-def test_consumed_offsets_that_went_with_it_are_not_repaired(site: Site) -> None:
+def test_a_transaction_with_consumed_offsets_is_not_repaired(site: Site) -> None:
     site.write("before")
     site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, 0, consumes=True))
     let_end(site, Way.INITIALISED)
@@ -519,7 +519,7 @@ DENIALS: Final = AclFilter(operation=AclOperation.READ)
 
 
 @every_tier
-def test_without_read_the_coordinator_is_believed_and_it_is_said(
+def test_without_read_the_coordinator_is_believed_and_a_warning_logged(
     store: Database, tier: Tier, caplog: pytest.LogCaptureFixture
 ) -> None:
     with site_of(tier, store, acls=ALLOWED) as site:
@@ -539,7 +539,7 @@ def test_without_read_the_coordinator_is_believed_and_it_is_said(
         site.assert_agreed("before", "decided", "later")
 
 
-def test_the_service_reports_an_end_that_only_the_unreadable_log_tells(store: Database) -> None:
+def test_the_service_reports_an_end_that_only_an_unreadable_log_shows(store: Database) -> None:
     with site_of(Tier.KEEP_PREPARED, store, acls=ALLOWED) as site:
         site.decided()
         let_end(site, Way.INITIALISED)

@@ -303,7 +303,7 @@ def test_an_id_that_owes_is_never_ready_between_two_uses(site: Site, monkeypatch
     site.assert_agreed("decided")
 
 
-def test_a_pool_that_cannot_look_at_its_lease_forgets_nothing_owed(
+def test_a_pool_that_cannot_read_its_lease_forgets_nothing_owed(
     scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The id is taken over by then, and knows its owed records; it must not be given back as if it had none."""

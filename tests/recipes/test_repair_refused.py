@@ -83,7 +83,7 @@ def test_a_record_gets_a_new_timestamp_and_keeps_the_old_one(
 
 
 @every_tier
-def test_a_database_that_was_restored_does_not_publish_it_a_third_time(tier: Tier, tmp_path: Path) -> None:
+def test_a_restored_database_does_not_publish_the_block_a_third_time(tier: Tier, tmp_path: Path) -> None:
     with owing(tier, tmp_path, age_ms=2 * HOUR_MS) as site:
         row, text = str(site.row()), site.text()
         site.emulator.set_config({"message.timestamp.before.max.ms": str(HOUR_MS)}, topic="orders")
@@ -179,7 +179,7 @@ def test_refused_owed_records_are_named_and_tried_again_once_a_minute(
 
 
 @every_tier
-def test_the_recovery_service_names_it_and_takes_it_out(tier: Tier, tmp_path: Path) -> None:
+def test_the_recovery_service_names_a_refused_block_and_takes_it_out(tier: Tier, tmp_path: Path) -> None:
     kept: list[TakenOut] = []
 
     def fail(_: TakenOut) -> None:

@@ -161,7 +161,7 @@ def test_topics_that_can_be_repaired_are_checked_once(site: Site, caplog: pytest
 
 
 @bounded
-def test_without_read_a_block_is_refused_until_it_is_granted(site: Site, tier: Tier) -> None:
+def test_without_read_a_block_is_refused_until_the_right_is_granted(site: Site, tier: Tier) -> None:
     site.grant(CONFIGS)
     refused = Write("refused", ("others", "orders"))
     errors = site.run(refused, Write("again", ("others", "orders")), lambda: site.grant(READS_ALL), Write("granted"))
@@ -195,7 +195,7 @@ def test_a_compacted_topic_is_refused(site: Site, tier: Tier, policy: str) -> No
 
 
 @bounded
-def test_a_policy_that_may_not_be_asked_is_warned_of_once_for_each_topic(
+def test_an_unreadable_topic_policy_is_warned_of_once_for_each_topic(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.grant(READS_ALL)
@@ -256,7 +256,7 @@ def ready(site: Site) -> None:
 
 
 @bounded
-def test_a_manifest_that_is_not_known_refuses_the_block_before_the_decision(site: Site, tier: Tier) -> None:
+def test_an_unknown_manifest_refuses_the_block_before_the_decision(site: Site, tier: Tier) -> None:
     ready(site)
 
     def forget_where() -> None:
@@ -402,7 +402,7 @@ def test_a_pool_checks_a_topic_once_for_all_its_ids(site: Site) -> None:
 
 
 @pytest.mark.parametrize("tier", [Tier.BOUNDED])
-def test_a_pool_does_not_try_other_ids_for_a_topic_that_is_refused(site: Site) -> None:
+def test_a_pool_does_not_try_other_ids_for_a_refused_topic(site: Site) -> None:
     site.grant(CONFIGS)
     create_lease_table(site.engine)
     where = site.where()

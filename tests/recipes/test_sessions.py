@@ -270,9 +270,7 @@ def test_a_hook_that_fails_before_the_commit(
     scenario.assert_both_sides_agree("3")
 
 
-def test_a_commit_that_a_later_listener_refused_is_not_taken_for_the_next_one(
-    scenario: Scenario, sessions: Sessions
-) -> None:
+def test_a_commit_refused_by_a_later_listener_is_not_taken_for_the_next(scenario: Scenario, sessions: Sessions) -> None:
     """The next COMMIT of the thread belongs to a transaction without records."""
 
     def fail(*arguments: object) -> None:
@@ -385,7 +383,7 @@ def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_commit
         assert session.scalar(sa.select(events.c.body)) == "one"
 
 
-def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back_and_says_so(
+def test_a_commit_after_one_with_an_unknown_outcome_is_rolled_back(
     scenario: Scenario,
 ) -> None:
     lose = losing_the_commit(scenario.database, applied=True, and_database=True)
@@ -422,7 +420,7 @@ def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back
 # ---- several at once ------------------------------------------------------------------------------------------
 
 
-def test_the_commits_of_several_threads_take_turns_under_one_id(scenario: Scenario, sessions: Sessions) -> None:
+def test_commits_of_several_threads_take_turns_under_one_id(scenario: Scenario, sessions: Sessions) -> None:
     if isinstance(scenario.database, SqliteDatabase):
         pytest.skip("one session at a time may write to SQLite anyway")
     all_have_written = threading.Barrier(4)
@@ -644,7 +642,7 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: Scenario, sessio
 
 @pytest.mark.parametrize("end", ["close", "rollback", "error"])
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_a_session_whose_transaction_was_ended_past_it_says_so_at_its_end(
+def test_a_session_whose_transaction_was_ended_elsewhere_reports_this_at_its_end(
     scenario: Scenario, sessions: Sessions, caplog: pytest.LogCaptureFixture, ending: str, end: str
 ) -> None:
     """A COMMIT there leaves the row without its record, and no later statement would reveal that."""

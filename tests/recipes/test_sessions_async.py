@@ -82,7 +82,7 @@ on_postgres = pytest.mark.parametrize("awaited", ["psycopg"], indirect=True)
 
 
 @on_postgres
-async def test_the_commits_of_several_tasks_take_turns_under_one_id(
+async def test_commits_of_several_tasks_take_turns_under_one_id(
     awaited: AwaitedScenario, sessions: Sessions, writer: AsyncDualWriter
 ) -> None:
     async def write(number: int) -> None:
@@ -128,7 +128,7 @@ async def test_a_commit_that_would_wait_too_long_or_for_itself_is_refused(awaite
 
 
 @on_postgres
-async def test_a_listener_that_awaits_right_before_commit_lets_other_tasks_in_between(
+async def test_a_listener_that_awaits_right_before_commit_lets_other_tasks_run(
     awaited: AwaitedScenario, sessions: Sessions
 ) -> None:
     """Their commits must not be taken for this one."""

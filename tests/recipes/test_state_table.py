@@ -38,7 +38,7 @@ def statements_of(connection: sa.Connection) -> list[str]:
     return statements
 
 
-def test_proving_durability_asks_for_no_logger(
+def test_proving_durability_needs_no_logger(
     database: Database, store: RowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A signal whose handler raises can leave the lock of `logging` held, and other threads would wait for it."""
@@ -79,7 +79,7 @@ def test_both_readings_see_the_current_row(database: Database, store: RowStore) 
     assert all("FOR UPDATE" in statement for statement in readings)
 
 
-def test_a_database_that_is_not_known_here_locks_by_an_update(tmp_path: Path) -> None:
+def test_an_unknown_database_locks_by_an_update(tmp_path: Path) -> None:
     """SQLAlchemy drops FOR UPDATE without a word where a database has none, such as SQL Server."""
     engine = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
     engine.dialect.name = "unheard-of"
@@ -109,12 +109,12 @@ def test_the_waiting_transaction_sees_the_write_of_the_holder(database: Database
     assert seen == [FIRST]
 
 
-def test_a_missing_row_is_told(database: Database, store: RowStore) -> None:
+def test_a_missing_row_is_reported(database: Database, store: RowStore) -> None:
     with database.engine.begin() as connection, pytest.raises(StateRowError, match="no row for transactional id 'u'"):
         store.lock(connection, "u", timeout_ms=10)
 
 
-def test_a_missing_row_is_not_taken_for_one_that_a_snapshot_hides(database: Database, store: RowStore) -> None:
+def test_a_missing_row_is_not_confused_with_one_hidden_by_the_snapshot(database: Database, store: RowStore) -> None:
     level = "SERIALIZABLE" if database.engine.dialect.name == "sqlite" else "REPEATABLE READ"
     isolated = database.engine.execution_options(isolation_level=level)
     with pytest.raises(StateRowError, match="no row for transactional id 'u'"), isolated.begin() as connection:
@@ -123,7 +123,7 @@ def test_a_missing_row_is_not_taken_for_one_that_a_snapshot_hides(database: Data
         store.lock(connection, "u", timeout_ms=10)
 
 
-def test_a_missing_table_is_told(database: Database) -> None:
+def test_a_missing_table_is_reported(database: Database) -> None:
     with pytest.raises(StateRowError, match="create_state_table"):
         RowStore(database.engine).ensure_row("t")
 
@@ -195,7 +195,7 @@ def test_ids_that_differ_only_in_case_have_rows_of_their_own(database: Database,
         assert store.lock(connection, "T", timeout_ms=None) == EMPTY
 
 
-def test_a_table_that_takes_one_id_for_another_is_refused(database: Database) -> None:
+def test_a_table_that_confuses_two_ids_is_refused(database: Database) -> None:
     """Such as a table made by hand with MySQL's usual collation: a recovery would abort a committed transaction."""
     if database.engine.dialect.name != "mysql":
         pytest.skip("compares exactly by itself")

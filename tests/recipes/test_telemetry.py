@@ -118,7 +118,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 @pytest.mark.parametrize("kind", [Scenario, PsycopgScenario])
-def test_a_connection_that_is_dropped_is_told_of_with_the_transactional_id(
+def test_a_dropped_connection_is_logged_with_the_transactional_id(
     scenario: Scenario, kind: type[Scenario], caplog: pytest.LogCaptureFixture
 ) -> None:
     if scenario.database.engine.dialect.name == "sqlite":
@@ -140,7 +140,7 @@ def test_a_connection_that_is_dropped_is_told_of_with_the_transactional_id(
 
 
 @pytest.mark.parametrize("owned", [True, False], ids=["session of ours", "session of the caller"])
-def test_a_connection_that_is_lost_in_the_block_is_told_of_once(
+def test_a_connection_lost_in_the_block_is_logged_once(
     scenario: Scenario, owned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     if scenario.database.engine.dialect.name == "sqlite":
@@ -222,7 +222,7 @@ def test_a_pool_reports_its_slots_and_blocks(heard: Heard, scenario: Scenario) -
     assert written(scenario) == {"1", "2", "3", "4"}
 
 
-def test_a_pool_that_was_dropped_is_not_told_of(heard: Heard, scenario: Scenario) -> None:
+def test_a_garbage_collected_pool_is_not_observed(heard: Heard, scenario: Scenario) -> None:
     pool = make_pool(scenario, prefix="told", max_writers=1)
     write(pool, scenario, 1)
     assert heard.slots == {("told", "in_use"): 0, ("told", "idle"): 1, ("told", "set_aside"): 0}
@@ -230,7 +230,7 @@ def test_a_pool_that_was_dropped_is_not_told_of(heard: Heard, scenario: Scenario
     until(lambda: gc.collect() >= 0 and heard.slots == {})  # again: a background at work holds its pool
 
 
-def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario) -> None:
+def test_a_block_that_timed_out_waiting_is_counted(heard: Heard, scenario: Scenario) -> None:
     with make_pool(scenario, prefix="told", max_writers=1, acquire_timeout_ms=0) as pool:
         blocking.run(PooledBlock(pool.pool).take_slot())
         with pytest.raises(PoolTimeoutError):
@@ -248,7 +248,7 @@ def test_consumed_records_are_counted(heard: Heard) -> None:
     assert heard.sums("dualwrite.consumed") == {"written": 5, "poison": 1}
 
 
-def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
+def test_without_opentelemetry_nothing_is_measured_and_nothing_fails() -> None:
     program = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of\n"

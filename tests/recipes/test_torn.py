@@ -359,7 +359,7 @@ def test_markers_that_are_under_way_are_awaited_by_the_next_block(site: Site, ti
     ids=["not the leader", "a timeout", "an unknown error", "a lost connection"],
 )
 @every_tier
-def test_a_leader_that_does_not_say_is_asked_again(site: Site, action: Any) -> None:
+def test_a_leader_without_an_answer_is_asked_again(site: Site, action: Any) -> None:
     leave_undecided(site)
     site.emulator.faults.add(Fault(api="DescribeProducers", action=action))
     with site.writer() as writer, pytest.raises(TransactionHangsError):
@@ -384,7 +384,7 @@ def test_a_leader_is_asked_once(site: Site) -> None:
 )
 @every_said
 @every_tier
-def test_a_process_that_sleeps_before_or_after_it_has_read(
+def test_a_process_sleeps_before_or_after_reading(
     site: Site, said: Said, at: PausePoint, use: Callable[[DualWriter], object]
 ) -> None:
     """Another one finds the same, and publishes it again; the sleeper does not."""

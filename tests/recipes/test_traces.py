@@ -122,7 +122,7 @@ def test_each_record_of_a_block_carries_where_it_was_created(heard: Heard, scena
     }
 
 
-def test_a_context_that_the_application_gives_stays_the_only_one(heard: Heard, scenario: Scenario) -> None:
+def test_a_context_given_by_the_application_is_the_only_one(heard: Heard, scenario: Scenario) -> None:
     with scenario.writer() as writer, writer.transaction() as tx:
         tx.send(scenario.topic, value="1", headers={"traceparent": GIVEN})
     assert headers_in(scenario.emulator, scenario.topic, 1) == [[("traceparent", GIVEN.encode())]]
@@ -202,7 +202,7 @@ def topic(emulator: Emulator, request: pytest.FixtureRequest) -> str:
     return str(name)
 
 
-def test_a_producer_traces_only_if_it_is_asked_to(heard: Heard, emulator: Emulator, topic: str) -> None:
+def test_a_producer_traces_only_if_enabled(heard: Heard, emulator: Emulator, topic: str) -> None:
     with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
         producer.send(topic, b"1").result(60)
     with Producer({"bootstrap.servers": emulator.bootstrap_servers, "trace.records": "true"}) as producer:

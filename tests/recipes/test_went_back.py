@@ -192,7 +192,7 @@ def test_the_topic_has_its_own_timestamps(site: Site) -> None:
 
 
 @pytest.mark.parametrize("way", [Way.INITIALISED, Way.USED, Way.EXPIRED])
-def test_other_records_under_the_id_are_no_repair(site: Site, way: Way) -> None:
+def test_unrelated_records_under_the_id_are_no_repair(site: Site, way: Way) -> None:
     site.write("before")
     aborted(site)
     let_end(site, way)

@@ -101,7 +101,7 @@ def test_a_session_that_goes_to_a_second_database(
 
 @pytest.mark.parametrize("ending", ["rollback", "commit"])
 @pytest.mark.parametrize("how", ["error", "session", "interrupt"])
-def test_the_error_of_a_block_whose_transaction_was_ended_past_sqlalchemy_says_that_its_outcome_is_unknown(
+def test_a_block_whose_transaction_was_ended_past_sqlalchemy_has_an_unknown_outcome(
     scenario: Scenario, writer: DualWriter, caplog: pytest.LogCaptureFixture, ending: str, how: str
 ) -> None:
     """A handler that repeats rolled-back blocks would write the row twice."""

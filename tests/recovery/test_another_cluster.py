@@ -92,7 +92,7 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
 @pytest.mark.parametrize("by", ["writer", "service"])
 @pytest.mark.parametrize("has_offsets_only", [False, True], ids=["records", "offsets"])
 @pytest.mark.parametrize("is_open", [False, True], ids=["committed", "open"])
-def test_a_pair_that_this_cluster_knows_is_no_proof_of_another_one_s_decision(
+def test_a_pair_known_to_this_cluster_does_not_prove_a_decision_of_another(
     store: Database, is_open: bool, has_offsets_only: bool, by: str
 ) -> None:
     with site_of(Tier.KEEP_PREPARED, store) as site:

@@ -188,7 +188,7 @@ def test_the_id_goes_on_in_the_next_cluster(store: Database, tier: Tier) -> None
 
 @pytest.mark.parametrize("is_aborted", [False, True])
 @every_tier
-def test_a_cluster_that_comes_back_first_is_asked_as_before(store: Database, tier: Tier, is_aborted: bool) -> None:
+def test_a_cluster_that_comes_back_first_is_queried_as_before(store: Database, tier: Tier, is_aborted: bool) -> None:
     """The row has kept its state and its manifest, so both sides agree there, also where the broker has aborted it."""
     with gone(tier, store) as (site, another, cluster_id):
         if is_aborted:
@@ -301,7 +301,7 @@ def test_the_command_lists_the_transactions_to_give_up_and_asks(call: Call, stor
         assert (refused.code, "it is the one that answers" in refused.err) == (2, True)
 
 
-def test_a_move_in_which_one_writer_started_too_early_ends(call: Call, store: SqliteDatabase) -> None:
+def test_a_move_ends_although_one_writer_started_too_early(call: Call, store: SqliteDatabase) -> None:
     """Its id is completed in the next cluster, and the old one, which knows another commit, is told to forget it."""
     tier = Tier.BOUNDED
     url = store.url.render_as_string(hide_password=False)

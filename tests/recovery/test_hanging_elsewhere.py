@@ -38,12 +38,12 @@ def test_a_partition_without_a_leader_hides_no_other_topic() -> None:
     assert admin.searched == ["a", "b"]
 
 
-def test_a_missing_right_is_told_of_topics_that_were_asked_for() -> None:
+def test_a_missing_right_is_reported_only_for_requested_topics() -> None:
     denied = AuthorizationError("no READ")
     assert search(Admin({"a": denied}), "a") == ["topic 'a' was not searched for transactions that hang: no READ"]
 
 
-def test_none_begins_once_it_is_stopped() -> None:
+def test_no_search_begins_after_the_stop() -> None:
     admin, stopped = Admin({}), threading.Event()
     stopped.set()
     assert search(admin, "a", "b", stopped=stopped) == []

@@ -209,7 +209,7 @@ def test_an_id_that_kafka_does_not_describe_is_unseen_and_left(scenario: Scenari
     scenario.assert_both_sides_agree()
 
 
-def test_rounds_until_it_is_stopped(scenario: Scenario) -> None:
+def test_rounds_continue_until_stopped(scenario: Scenario) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
     stopped = threading.Event()
     heard: list[RecoveryReport] = []
@@ -229,7 +229,7 @@ def test_rounds_until_it_is_stopped(scenario: Scenario) -> None:
     assert [type(error) for error in failed] == [StateRowError]
 
 
-def test_a_round_ends_where_it_is_told_to_stop(emulator: Emulator, tmp_path: Path) -> None:
+def test_a_stopped_round_ends_early(emulator: Emulator, tmp_path: Path) -> None:
     for each in ("orphan-1", "orphan-2", "orphan-3"):
         left_open(emulator, each, "orders")
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'db'}")

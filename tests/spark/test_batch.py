@@ -47,7 +47,7 @@ def test_of_a_job_with_versions_only_higher_ones_are_written(spark: SparkSession
     assert world.open_transactions() == []
 
 
-def test_a_job_without_an_id_is_another_one_each_time(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+def test_a_job_without_an_id_is_a_new_one_each_time(spark: SparkSession, sqlite_world: SinkWorld) -> None:
     world = sqlite_world
     for _ in range(2):
         write(world, numbers(spark, 1, partitions=1))

@@ -107,7 +107,7 @@ def test_memory_does_not_grow_with_the_starts_of_queries() -> None:
 
 
 @pytest.mark.parametrize("query_id", ["job:a", "versioned job:a", "orders#2", "", "q" * 255])
-def test_an_id_that_is_not_a_queries_own_is_refused(query_id: str) -> None:
+def test_an_invalid_call_id_is_refused(query_id: str) -> None:
     with pytest.raises(SinkOptionError, match="is not allowed"):
         check_query_id(query_id)
 

@@ -66,7 +66,7 @@ def test_an_unreadable_checkpoint_gives_no_digest(location: str | None, monkeypa
     assert checkpoint.is_inside_batch() is None
 
 
-def test_metadata_that_is_not_spark_s_says_nothing(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_metadata_gives_no_query_id(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     (directory / "metadata").write_text("{}")
     assert Checkpoint(str(directory)).query_id() is None
     assert "does not have the content that Spark writes" in caplog.text

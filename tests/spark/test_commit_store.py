@@ -424,7 +424,7 @@ def test_a_transaction_of_another_cluster_is_not_named(store: AnyStore, sink: st
     assert store.named([here, unknown], "elsewhere") == {unknown}
 
 
-def test_another_driver_s_decision_is_not_resolved_as_its_own(store: AnyStore, sink: str) -> None:
+def test_a_decision_of_another_driver_is_not_taken_for_ones_own(store: AnyStore, sink: str) -> None:
     mine = decision(sink, generation := plan(store, sink), prepared(store, sink, generation))
     assert store.resolve(mine) is None
     decided(store, sink)
@@ -604,7 +604,7 @@ def test_a_lost_batch_stops_the_sink_until_it_is_acknowledged(store: AnyStore, s
     assert store.is_decided(sink, QUERY, 0)
 
 
-def test_the_newest_lost_batch_is_the_one_that_is_named(store: AnyStore, sink: str) -> None:
+def test_the_newest_lost_batch_is_named(store: AnyStore, sink: str) -> None:
     for batch_id in range(3):
         generation = plan(store, sink)
         winner = prepared(store, sink, generation, batch_id)
@@ -653,7 +653,7 @@ def test_a_lease_costs_four_statements(store: AnyStore, sink: str) -> None:
     assert len(statements) <= 4
 
 
-def test_an_operator_says_that_it_is_lost(store: AnyStore, sink: str) -> None:
+def test_an_operator_marks_a_batch_lost(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     winner, other = prepared(store, sink, generation), leased(store, sink, generation, 1)
     store.decide(decision(sink, generation, winner), FAIL)

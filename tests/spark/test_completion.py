@@ -338,7 +338,7 @@ def test_a_broker_starts_again_between_take_over_and_completion(world: KafkaWorl
 
 
 @pytest.mark.parametrize("when", ["before", "in between"])
-def test_a_broker_that_is_away_fails_in_bounded_time(newest: KafkaWorld, when: str) -> None:
+def test_an_unreachable_broker_fails_in_bounded_time(newest: KafkaWorld, when: str) -> None:
     """Far more claims than `parallelism`: the time limit is for all of them, not for each."""
     claims = prepared(newest, 40)
     side = newest.side(kafka__max__block__ms=500, commit__parallelism=1)

@@ -119,7 +119,7 @@ def test_a_table_that_is_replaced_while_a_batch_is_written_is_claimed_first(worl
 # ---- copies of one store --------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_has_got_ahead_keeps_the_other_from_deciding(world: LakeWorld, other: LakeWorld) -> None:
+def test_a_copy_that_got_ahead_keeps_the_original_from_deciding(world: LakeWorld, other: LakeWorld) -> None:
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1])
     copy_database(world.store_file, other.store_file)

@@ -350,9 +350,7 @@ def test_rows_are_read_by_the_ids_of_their_columns(sqlite_world: LakeWorld, sqli
     assert found["value"].null_count == 2
 
 
-def test_a_column_that_is_dropped_and_added_again_is_another_one(
-    sqlite_world: LakeWorld, sqlite_table: IcebergLake
-) -> None:
+def test_a_column_dropped_and_added_again_is_a_new_column(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
     owe(sqlite_world, 0, [1])
     with sqlite_table.open().update_schema(allow_incompatible_changes=True) as update:
         update.delete_column("value")
@@ -504,7 +502,7 @@ def test_a_metadata_file_that_is_damaged(sqlite_world: LakeWorld, sqlite_table: 
     sqlite_world.assert_exactly_once([1, 2])
 
 
-def test_a_directory_that_is_not_mounted_is_not_created(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
+def test_an_unmounted_directory_is_not_created(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
     sqlite_table.root.rename(sqlite_table.root.with_suffix(".away"))
     assert "there is no metadata file" in refusal(sqlite_world, sqlite_table.dual())
     assert not sqlite_table.root.exists()

@@ -94,7 +94,7 @@ def test_commits_of_others_in_between_are_read_again(world: LakeWorld) -> None:
     assert (owed(world), len(world.table.generations())) == ((), 1)
 
 
-def test_a_table_that_others_commit_to_all_the_time(world: LakeWorld) -> None:
+def test_a_table_with_constant_foreign_commits(world: LakeWorld) -> None:
     owe(world, 0, [1])
     waits: list[float] = []
 
@@ -166,7 +166,7 @@ def test_a_decided_job_publishes_owed_files(world: LakeWorld) -> None:
     world.assert_exactly_once([1])
 
 
-def test_kafka_that_is_away_does_not_keep_the_table_from_its_rows(world: LakeWorld) -> None:
+def test_an_unreachable_kafka_does_not_keep_rows_from_the_table(world: LakeWorld) -> None:
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1])
     world.broker.down = True
@@ -178,7 +178,7 @@ def test_kafka_that_is_away_does_not_keep_the_table_from_its_rows(world: LakeWor
     world.assert_exactly_once([1, 2])
 
 
-def test_a_table_that_is_away_does_not_keep_kafka_from_its_records(world: LakeWorld) -> None:
+def test_an_unreachable_table_does_not_keep_records_from_kafka(world: LakeWorld) -> None:
     away = world.table.root.with_suffix(".away")
 
     def unmount(point: PausePoint) -> None:
@@ -220,7 +220,7 @@ def test_a_commit_that_is_repeated_after_the_files_are_compacted(world: LakeWorl
     assert (world.lake_rows, owed(world)) == ([1, 2, 3], ())
 
 
-def test_a_commit_that_is_repeated_after_a_file_is_gone_does_not_call_it_undecided(world: LakeWorld) -> None:
+def test_a_repeated_commit_with_a_missing_file_does_not_call_the_batch_undecided(world: LakeWorld) -> None:
     process = world.process(die_at(P.BEFORE_ADDITION))
     result = process.write(process.plan(), 0, 0, [1])
     with pytest.raises(Crash):
@@ -327,7 +327,7 @@ def test_another_table_does_not_get_files_owed_to_the_first(world: LakeWorld) ->
     assert world.lake_rows == [2]
 
 
-def test_a_file_that_is_gone_is_found_before_anything_is_added(world: LakeWorld) -> None:
+def test_a_missing_file_is_found_before_anything_is_added(world: LakeWorld) -> None:
     run_batch(world.process(), 0, [1])
     owe(world, 1, [2, 3, 4, 5])
     (batch,) = owed(world)
@@ -359,7 +359,7 @@ def test_a_file_that_is_back_needs_no_acknowledgement(world: LakeWorld) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut"])
-def test_a_file_that_is_gone_before_the_decision_is_written_again(world: LakeWorld, harm: str) -> None:
+def test_a_file_missing_before_the_decision_is_written_again(world: LakeWorld, harm: str) -> None:
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1, 2])
     file = world.file_of(str(result.attempt_id))
@@ -521,7 +521,7 @@ def test_a_table_that_is_altered_for_good_after_the_decision(world: LakeWorld, h
     assert sorted(world.broker.committed) == [1, 2]
 
 
-def test_a_batch_that_was_given_up_and_is_added_after_all(world: LakeWorld) -> None:
+def test_a_given_up_batch_that_is_added_later(world: LakeWorld) -> None:
     """A process that slept adds it, and dies. The batch was decided, so the table may have it."""
     run_batch(world.process(), 0, [1])
     owe(world, 1, [2])

@@ -56,7 +56,7 @@ def test_an_orphan_is_ended_or_left_by_its_state(
     assert decide(known, is_undecided=False, age_ms=age_ms, may_abort=may_abort, min_age_ms=0) is OrphanEnd.YOUNG
 
 
-def test_ids_of_other_sinks_and_programs_are_none_of_this_sink() -> None:
+def test_ids_of_other_sinks_and_programs_are_left_alone() -> None:
     own = ["orders-3-0", "orders-12-345"]
     others = [
         "orders-eu-3-0",
@@ -280,7 +280,7 @@ def test_an_orphan_that_another_producer_has_replaced_is_left_alone(world: World
     assert world.broker.open_ids == [name]
 
 
-def test_a_driver_that_dies_among_them_leaves_them_to_the_next(world: World) -> None:
+def test_a_driver_that_dies_among_orphans_leaves_them_to_the_next(world: World) -> None:
     class Dying(FakeOpenTransactions):
         def end(self, pairs: Any, *, commit: bool) -> set[str]:
             raise Crash(PausePoint.AFTER_PLAN)
@@ -381,7 +381,7 @@ def test_an_orphan_that_the_store_has_as_committed_is_committed_unasked(site: Si
     assert site.kafka.committed() == ["a"]
 
 
-def test_an_orphan_that_was_taken_over_and_kept_is_aborted_all_the_same(site: Site) -> None:
+def test_an_orphan_kept_by_a_take_over_is_aborted_too(site: Site) -> None:
     site.lost.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
     keeper = Producer(
         bootstrap_servers=site.new.bootstrap_servers,

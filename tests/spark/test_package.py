@@ -45,7 +45,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert loaded_by("import spark_sink, spark_sink.errors", HEAVY) == "[]"
 
 
-def test_a_task_loads_nothing_that_only_others_need() -> None:
+def test_a_task_loads_only_modules_that_it_needs() -> None:
     """A Python worker unpickles the writer for its first task. If there are rows, it opens a Kafka transaction."""
     given = {"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.url": "sqlite:////f", "topic": "t"}
     writer = pickle.dumps(StreamWriter(parse(given), DualWriteKafka.open_sink, Plan("s", 1)))
@@ -87,7 +87,7 @@ def test_the_oldest_supported_spark_has_every_name_that_the_source_imports() -> 
     assert "OLDEST_SPARK := 4.2.0\n" in (ROOT / "Makefile").read_text(), "`make test-spark-floor` runs with it"
 
 
-def test_other_names_are_not() -> None:
+def test_private_names_are_not_exported() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Flink'"):
         spark_sink.Flink  # noqa: B018 - asking is the test
 

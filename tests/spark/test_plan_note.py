@@ -66,7 +66,7 @@ class Application:
         self._writer(plans=False).abort([None], 0)
 
 
-def test_the_first_and_any_later_one(monkeypatch: pytest.MonkeyPatch, store: CommitStore, tmp_path: Path) -> None:
+def test_the_first_and_any_later_note(monkeypatch: pytest.MonkeyPatch, store: CommitStore, tmp_path: Path) -> None:
     world = World(store)
     mine = Application(monkeypatch, world, tmp_path)
     for value in range(3):

@@ -101,7 +101,7 @@ def test_a_partition_without_rows_costs_nothing(world: World) -> None:
     assert world.store.batches(world.options.sink_id)[0].status is BatchStatus.DONE
 
 
-def test_a_decided_batch_is_skipped_before_a_row_is_asked_for(world: World) -> None:
+def test_a_decided_batch_is_skipped_before_a_row_is_read(world: World) -> None:
     process = world.process()
     run_batch(process, 0, [1])
 

@@ -130,7 +130,7 @@ def test_killed_at_a_pause_point_and_started_again(
 @pytest.mark.parametrize(
     "point", [PausePoint.AFTER_LEASE, PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.AFTER_INIT]
 )
-def test_a_writer_that_slept_until_its_id_is_decided_for_another(
+def test_a_writer_sleeps_until_its_id_is_decided_for_another(
     broker: Emulator, engine: sa.Engine | None, point: PausePoint
 ) -> None:
     world = Real(broker, engine)

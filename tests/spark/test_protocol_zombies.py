@@ -71,7 +71,7 @@ def points_of_first_batch(store: AnyStore) -> int:
     return count
 
 
-def test_an_application_that_sleeps_anywhere_while_another_one_is_anywhere(sqlite_store: CommitStore) -> None:
+def test_an_application_sleeps_anywhere_while_another_is_anywhere(sqlite_store: CommitStore) -> None:
     for slept_at in range(1, points_of_first_batch(sqlite_store) + 1):
         for stalls_at in NEW_STALLS_AT[slept_at % 9 :: 9]:
             world = World(sqlite_store)
@@ -139,7 +139,7 @@ def test_without_either_rule_an_attempt_is_aborted_against_the_decision(
     committer.go_on()
 
 
-def test_a_finisher_that_does_not_ask_again(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finisher_that_does_not_check_again(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(store)
     old = first_batch(world).until(PausePoint.AFTER_DECISION)
     run_batch(world.process(), 0, BATCHES[0])

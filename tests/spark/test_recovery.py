@@ -188,7 +188,7 @@ def test_two_recoveries_at_once_end_everything_once(world: World) -> None:
     assert world.open_ids() == []
 
 
-def test_rounds_go_on_after_one_that_failed(sqlite_world: World) -> None:
+def test_rounds_continue_after_a_failed_one(sqlite_world: World) -> None:
     world = sqlite_world
     stopped, failures, heard = threading.Event(), [], []
 

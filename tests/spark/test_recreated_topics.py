@@ -156,7 +156,7 @@ def test_deleted_during_the_read(task: Task, topics: Topics) -> None:
             list(task.reading(0, 5, failOnDataLoss=fail))
 
 
-def test_a_log_that_lost_its_end_where_ids_are_not_known(task: Task) -> None:
+def test_a_truncated_log_where_topic_ids_are_unknown(task: Task) -> None:
     """Kafka before 2.8 has no topic ids."""
     task.write(5, "old")
     task.recreate(2)
@@ -166,7 +166,7 @@ def test_a_log_that_lost_its_end_where_ids_are_not_known(task: Task) -> None:
     assert values(task.reading(3, 5, failOnDataLoss="false")) == []
 
 
-def test_a_broker_that_has_not_heard_of_the_new_topic_yet_is_asked_again(
+def test_a_broker_that_does_not_know_the_new_topic_yet_is_queried_again(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task.write(5, "old")

@@ -55,7 +55,7 @@ def runs_a_job(process: Process) -> None:
 
 
 @pytest.mark.parametrize("wrong", [plans, plans_without_its_id, runs_a_job])
-def test_the_right_query_goes_on_after_the_refusal_of_the_wrong_one(
+def test_the_right_query_continues_after_the_refusal_of_the_wrong_one(
     world: World, wrong: Callable[[Process], None]
 ) -> None:
     right, other = world.process(), world.process()
@@ -100,7 +100,7 @@ def test_a_plan_that_fences_none_leaves_the_staging_table_alone(
     world.assert_exactly_once([0, 1])
 
 
-def test_a_job_writes_under_the_sink_of_a_stopped_query_if_it_is_told_to(world: World) -> None:
+def test_a_job_writes_under_the_sink_of_a_stopped_query_if_allowed(world: World) -> None:
     job = world.process(on_new_checkpoint=OnNewCheckpoint.ADOPT)
     plan = job.plan(JOB)
     job.commit([job.write(plan, 0, 0, [2], JOB)], 0, [2], JOB)

@@ -195,7 +195,7 @@ def test_many_finishers_in_threads(tmp_path: Path, tier: Tier, round_number: int
 
 
 @every_tier
-def test_an_attempt_is_repaired_again_and_again(tmp_path: Path, tier: Tier) -> None:
+def test_an_attempt_is_repaired_repeatedly(tmp_path: Path, tier: Tier) -> None:
     with repair_site(tier, tmp_path) as site:
         site.decided("a")
         seen = set(map(str, site.pairs().values()))
@@ -487,7 +487,7 @@ def test_the_answer_to_the_replacement_is_lost(tmp_path: Path, tier: Tier, appli
 @pytest.mark.parametrize("is_leased_again", [True, False], ids=["leased again", "not used since"])
 @pytest.mark.parametrize("step", OF_REPAIR)
 @every_tier
-def test_an_operator_marks_it_lost_in_the_middle_of_a_repair(
+def test_an_operator_marks_the_batch_lost_during_a_repair(
     tmp_path: Path, tier: Tier, step: int, is_leased_again: bool
 ) -> None:
     """Either it is lost, and nothing becomes visible, or it is repaired, and nothing is marked."""
@@ -604,7 +604,7 @@ def test_an_abort_at_a_later_epoch_is_not_taken_for_a_commit(tmp_path: Path, tie
         assert [attempt.status for attempt in site.attempts()] == [AttemptStatus.LOST]
 
 
-def test_without_a_manifest_it_is_lost(site: RepairSite) -> None:
+def test_without_a_manifest_the_attempt_is_lost(site: RepairSite) -> None:
     site.decided("a", "b")
     let_end(site, Way.TIMEOUT)
     _set_manifests(site, dict.fromkeys(_manifests(site)))
@@ -619,7 +619,7 @@ def test_without_a_manifest_it_is_lost(site: RepairSite) -> None:
 
 
 @pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR], ids=lambda tier: f"tier {int(tier)}")
-def test_without_a_manifest_and_a_trace_it_counts_as_committed_where_nothing_times_out(
+def test_without_manifest_and_trace_an_attempt_counts_as_committed_where_nothing_times_out(
     tmp_path: Path, tier: Tier, caplog: pytest.LogCaptureFixture
 ) -> None:
     with repair_site(tier, tmp_path) as site:

@@ -148,9 +148,7 @@ def grown(by: int, *, deleted: int = 0) -> dict[Partition, tuple[int, int, int]]
         ({"startingTimestamp": "7", "startingOffsetsByTimestampStrategy": "latest"}, {A0: 5, A1: 6}),
     ],
 )
-def test_a_query_begins_where_its_first_batch_was_planned(
-    options: dict[str, str], begins: dict[Partition, int]
-) -> None:
+def test_a_query_begins_at_the_plan_of_its_first_batch(options: dict[str, str], begins: dict[Partition, int]) -> None:
     """Spark asks for the start before and after the end, and again at each start until the first batch is done."""
     first = reader(GROWING, **options)
     assert first.initialOffset() == reader(grown(7), **options).initialOffset()
@@ -507,7 +505,7 @@ def test_the_new_topic_is_read_from_its_beginning(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("size", [50, 2, 0])
-def test_between_two_batches_with_more_records_or_fewer_or_none(size: int) -> None:
+def test_recreated_topics_between_two_batches(size: int) -> None:
     logs, start = {A0: (0, size, size)}, At({A0: 8}, OLD)
     lost(ANOTHER, recreated(logs)[0], start)
     assert recreated(logs, failOnDataLoss="false")[0].latest(start) == At({A0: size}, NEW)
@@ -542,7 +540,7 @@ def test_while_the_end_of_a_batch_is_looked_up() -> None:
             assert found.ranges(end, At({A0: 50}, NEW)) == [OffsetRange(A0, 0, 50, "new")]
 
 
-def test_between_the_end_of_a_batch_and_its_plan() -> None:
+def test_a_topic_recreated_between_the_end_of_a_batch_and_its_plan() -> None:
     start, end = At({A0: 8}, OLD), At({A0: 20}, OLD)  # as in the checkpoint of a batch that is started again
     lost(ANOTHER, recreated({A0: (0, 50, 50)})[0], start, end)
     found, _ = recreated({A0: (0, 50, 50)}, failOnDataLoss="false")
@@ -566,7 +564,7 @@ def test_deleted_and_not_created_again_yet(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.ranges(start, end) == [OffsetRange(B0, 1, 2)]
 
 
-def test_an_id_that_is_not_found_loses_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_topic_id_loses_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_sink.reading.planner.UNKNOWN_FOR_S", 0.0)
     found, _ = recreated({A0: (0, 50, 50)}, {}, failOnDataLoss="false")
     with pytest.raises(SourceReadError, match="did not return the id of a: "):
@@ -583,7 +581,7 @@ def test_a_checkpoint_from_before_there_were_ids() -> None:
     lost(ANOTHER, found, end, At({A0: 60}, NEW))
 
 
-def test_an_id_that_is_not_found_for_once_is_not_forgotten() -> None:
+def test_a_topic_id_that_is_unknown_once_is_not_forgotten() -> None:
     found, cluster = recreated({A0: (0, 50, 50)}, {})
     end = found.latest(At({A0: 8}, OLD))
     assert end == At({A0: 50}, OLD)
@@ -621,7 +619,7 @@ def test_a_broker_without_offsets_that_exist_loses_no_records(monkeypatch: pytes
         assert ends == []
 
 
-def test_a_log_that_lost_its_end_before_a_recorded_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_truncated_before_a_recorded_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the batch would fail at every start."""
     assert left(monkeypatch, [400], look_for_s=0.0) == OffsetRange(A0, 900, 900, "old")
     with pytest.raises(SourceDataLossError, match="a-0 ends at offset 400 now, but offsets 500 to 899 were not read"):

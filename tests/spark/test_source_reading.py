@@ -246,7 +246,7 @@ def test_nothing_comes_for_too_long(topics: Topics, read: Reads) -> None:
         read.rows(topic, 0, 5, **POLL_FOR_2_S)
 
 
-def test_a_broker_that_is_not_there(library: str) -> None:
+def test_an_unreachable_broker(library: str) -> None:
     unreachable = Reads("127.0.0.1:1", library).options(
         "t", kafka__default__api__timeout__ms="300", kafka__request__timeout__ms="300"
     )
@@ -309,7 +309,7 @@ def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, r
         pass  # the first one is not kept, and its records are read
 
 
-def test_a_forked_child_makes_its_own(topics: Topics, read: Reads) -> None:
+def test_a_forked_child_makes_its_own_consumer(topics: Topics, read: Reads) -> None:
     topic = topics.create()
     topics.write(topic, "a")
     read.rows(topic, 0, 1)

@@ -116,6 +116,6 @@ def test_wrong_settings_are_reported_without_secrets(
     assert "a-wrong-secret" not in str(refused.value)
 
 
-def test_a_file_that_is_not_there(come: Come, topic: str) -> None:
+def test_a_missing_file(come: Come, topic: str) -> None:
     with pytest.raises(SinkOptionError, match=r"ssl.ca.location: '/nowhere.pem' cannot be read"):
         read(come("TLS", {"ssl.ca.location": "/nowhere.pem"}), topic)

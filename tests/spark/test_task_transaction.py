@@ -64,7 +64,7 @@ def test_a_prepared_attempt_stays_hidden_and_causes_no_warning(
     assert world.committed() == ["a", "b", "c"]
 
 
-def test_an_id_is_used_again_and_again(world: KafkaWorld) -> None:
+def test_an_id_is_used_repeatedly(world: KafkaWorld) -> None:
     side = world.side()
     states = []
     for value in ("a", "b", "c"):
@@ -178,7 +178,7 @@ def test_a_bound_that_the_broker_does_not_allow() -> None:
         assert world.open_ids() == []
 
 
-def test_a_broker_that_is_away_is_waited_for_as_long_as_was_said() -> None:
+def test_an_unreachable_broker_is_waited_for_as_long_as_configured() -> None:
     with kafka_world(Tier.KEEP_PREPARED) as world:
         side = world.side(kafka__max__block__ms=100)
         world.emulator.crash_node(0)

@@ -172,7 +172,7 @@ def test_a_batch_does_not_fail_because_it_cannot_be_observed(
 
 
 @pytest.mark.parametrize("name", ["nowhere.at.all:setup", "tests.spark.test_telemetry:nothing", "not a name"])
-def test_a_setup_that_is_not_there_is_refused(name: str) -> None:
+def test_a_missing_telemetry_setup_is_refused(name: str) -> None:
     given = {"sinkId": "s", "kafka.bootstrap.servers": "h:1", "commitStore.urlEnv": "U", "telemetry.setup": name}
     with pytest.raises(SinkOptionError, match=r"telemetry.setup must name a function as package.module:function"):
         parse(given)

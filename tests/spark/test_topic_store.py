@@ -105,7 +105,7 @@ def test_a_decision_that_arrives_before_it_is_resolved(here: Surroundings) -> No
     assert here.store.resolve(decision) is not None
 
 
-def test_a_resolution_that_is_not_acknowledged_says_nothing(here: Surroundings) -> None:
+def test_an_unacknowledged_resolution_proves_nothing(here: Surroundings) -> None:
     decision = here.batch()
     here.log.lost = [False, False]
     with pytest.raises(DecisionUnknownError):
@@ -178,7 +178,7 @@ def test_a_decision_sees_the_attempt_that_came_while_it_was_computed(here: Surro
     assert {row.status for row in here.other.attempts(SINK)} == {AttemptStatus.COMMITTING, AttemptStatus.ABORTING}
 
 
-def test_a_log_that_is_away(here: Surroundings) -> None:
+def test_an_unreachable_log(here: Surroundings) -> None:
     decision = here.batch()
     here.log.away = 1
     with pytest.raises(SinkError, match=r"cannot be reached .*Spark replays it"):
@@ -190,7 +190,7 @@ def test_a_log_that_is_away(here: Surroundings) -> None:
 # ---- odd logs --------------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_has_lost_its_end_is_read_anew(here: Surroundings, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_log_is_read_anew(here: Surroundings, caplog: pytest.LogCaptureFixture) -> None:
     first = here.batch()
     before = here.partition.end
     here.store.decide(first, FAIL)

@@ -361,7 +361,7 @@ def test_schedules_of_several_processes(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, 50))
-def test_a_log_that_loses_its_end(first: int) -> None:
+def test_a_log_is_truncated(first: int) -> None:
     """Acknowledged decisions may be gone, but the log never contradicts itself."""
     lost = counted = 0
     for seed in range(first, first + 50):

@@ -22,12 +22,12 @@ def config(**settings: Any) -> ProducerConfig:
 
 
 @pytest.mark.parametrize("state", list(S))
-def test_nothing_is_said_where_nothing_is_left(state: ProducerState) -> None:
+def test_nothing_is_logged_where_nothing_is_left(state: ProducerState) -> None:
     """A transaction without records can be prepared, too; then there is nothing to complete."""
     assert unfinished_on_close(state, NOTHING, config(), pending=False) is None
 
 
-def test_the_bound_of_a_prepared_transaction_is_said() -> None:
+def test_the_bound_of_a_prepared_transaction_is_logged() -> None:
     for bounded_ms, words in ((None, "are called for that id"), (5000, "no longer than 5000 ms")):
         left = unfinished_on_close(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, bounded_ms=bounded_ms)
         assert left is not None

@@ -69,7 +69,7 @@ def test_bootstrap_servers() -> None:
         ({"delivery.timeout.ms": 30000, "linger.ms": 1}, r"delivery\.timeout\.ms"),
     ],
 )
-def test_what_is_wrong_is_said(settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(settings)
 

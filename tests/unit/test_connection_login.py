@@ -132,7 +132,7 @@ async def test_a_session_without_an_end_is_left_alone() -> None:
     assert fixture.written == [SASL_HANDSHAKE, PRODUCE]
 
 
-async def test_a_connection_lost_before_it_served_anything_says_so() -> None:
+async def test_a_connection_lost_before_serving_anything_is_reported() -> None:
     for served in (False, True):
         fixture = Fixture()
         await fixture.logged_in(FakeLogin(lifetime_ms=0))

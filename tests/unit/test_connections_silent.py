@@ -26,7 +26,7 @@ class OneIsSilent:
         return SimpleNamespace(lost=False, in_flight=0, close=lambda: None)
 
 
-async def test_the_next_one_is_tried_after_a_second() -> None:
+async def test_the_next_address_is_tried_after_a_second() -> None:
     now_ms = 1000.0
     security = OneIsSilent()
     connections = pool_over(security, [SILENT, ALIVE], lambda: now_ms)

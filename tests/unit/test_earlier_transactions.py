@@ -38,12 +38,12 @@ def test_transactions_that_hold_nothing_up(opened: dict[int, m.OpenAt]) -> None:
 
 
 @pytest.mark.parametrize("code", [29, 35], ids=["no READ", "an old broker"])
-def test_a_leader_that_may_not_say_is_not_asked_again(code: int) -> None:
+def test_a_leader_without_the_right_to_answer_is_not_asked_again(code: int) -> None:
     assert ask(EarlierTransactions(), m.PartitionProducers(code, {}))
 
 
 @pytest.mark.parametrize("code", [6, 13, -1], ids=["not the leader", "no connection", "an unknown error"])
-def test_a_leader_that_cannot_say_yet_is_asked_again(code: int) -> None:
+def test_a_leader_that_cannot_answer_yet_is_asked_again(code: int) -> None:
     earlier = EarlierTransactions()
     assert not ask(earlier, m.PartitionProducers(code, {}))
     assert ask(earlier, NOTHING)

@@ -57,7 +57,7 @@ def test_where_markers_are_in_time_next_to_nothing_is_put_off(stalls: float, mos
     assert put_off_ms / 10_000 <= most_ms
 
 
-def test_a_pause_is_given_up_when_it_is_not_needed_any_more() -> None:
+def test_a_pause_that_is_not_needed_is_given_up() -> None:
     pace = MarkerPace()
     times_ms(pace, round_trip_ms=0.3, markers_ms=5, stalls=0, count=300)
     taken = times_ms(pace, round_trip_ms=0.3, markers_ms=-1, stalls=0, count=1000)

@@ -12,7 +12,7 @@ from dualwrite.prepared_state import PreparedTxnState
 
 
 @pytest.mark.parametrize("empty", [PreparedTxnState(), PreparedTxnState(None), PreparedTxnState("")])
-def test_empty_forms_are_one(empty: PreparedTxnState) -> None:
+def test_empty_states_are_equal(empty: PreparedTxnState) -> None:
     assert empty == PreparedTxnState.of(producer_id=-1, producer_epoch=-1)
     assert (empty.producer_id, empty.producer_epoch, empty.is_empty, str(empty)) == (-1, -1, True, "")
 

@@ -52,7 +52,7 @@ def test_processes_of_one_snapshot_of_memory_differ_by_the_time(monkeypatch: pyt
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork()")
-def test_a_forked_child_makes_other_blocks() -> None:
+def test_a_forked_child_makes_blocks_with_other_ids() -> None:
     receiver, sender = os.pipe()
     child = os.fork()
     if not child:

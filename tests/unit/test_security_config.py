@@ -111,7 +111,7 @@ def test_invalid_security_settings_are_named(settings: dict[str, Any], words: st
     assert "geheim" not in str(caught.value)
 
 
-def test_a_mapping_that_is_none_is_not_shown() -> None:
+def test_an_invalid_mapping_is_not_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         ProducerConfig.parse([("sasl.password", "geheim")], {})  # type: ignore[arg-type]
     assert "geheim" not in str(caught.value)

@@ -46,7 +46,7 @@ def test_the_first_pair_of_the_next_producer_id_is_the_epoch_after_the_last() ->
 @pytest.mark.parametrize("raise_unanswered", [False, True])
 @pytest.mark.parametrize("pair", OTHERS, ids=str)
 @pytest.mark.parametrize("state", KNOWN)
-def test_any_other_pair_is_another_producers(
+def test_any_other_pair_belongs_to_another_producer(
     state: DescribedState, pair: PreparedTxnState, raise_unanswered: bool
 ) -> None:
     assert after(state, pair, raise_unanswered=raise_unanswered) is Settling.TAKEN_OVER

@@ -65,7 +65,7 @@ def test_turns_are_given_in_the_order_of_asking() -> None:
     assert shelf.places().waiting == 1
 
 
-def test_a_new_caller_does_not_overtake_waiting_ones() -> None:
+def test_a_new_caller_does_not_overtake_waiting_callers() -> None:
     shelf = SlotRegistry(1)
     served: list[int] = []
     first = Asker(shelf, 0, served)
@@ -133,7 +133,7 @@ def test_a_slot_is_taken_at_once_only_below_the_limit() -> None:
     assert shelf.places().waiting == 0
 
 
-def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:
+def test_a_slot_put_aside_makes_room_for_another() -> None:
     shelf = SlotRegistry(1)
     used_by(shelf, slot := a_slot(0))
     waiting = Asker(shelf, 1, [])

@@ -71,7 +71,7 @@ def test_later_or_foreign_aborts_prove_nothing(aborted: tuple[tuple[int, int], .
     assert searching().take(fetched(OWN, aborted=aborted)) is COMMITTED
 
 
-def test_a_list_that_goes_back_too_far_leaves_it_to_the_marker() -> None:
+def test_a_list_that_goes_back_too_far_defers_to_the_marker() -> None:
     search = searching()
     assert search.take(fetched(OWN, aborted=((7, 3),))) is Next.FETCH
     assert search.take(fetched(OWN, marker(13, commits=True))) is COMMITTED
@@ -115,7 +115,7 @@ def test_an_empty_response_is_proof_only_if_it_was_asked_for_alone() -> None:
 
 
 @pytest.mark.parametrize("stable", [0, 10, 12])
-def test_undecided_up_to_there_is_looked_for_by_its_marker(stable: int) -> None:
+def test_an_end_undecided_so_far_is_searched_by_its_marker(stable: int) -> None:
     search = searching()
     assert search.take(fetched(stable=stable)) is Next.FETCH
     assert search.take(fetched(OWN, OTHERS, marker(14, commits=False, epoch=6), stable=stable)) is ABORTED
@@ -178,7 +178,7 @@ def test_an_empty_end_of_the_log_is_waited_for_but_missing_records_are_gone() ->
     assert search.take(fetched()) is Next.WAIT
 
 
-def test_a_log_that_lost_its_end_is_looked_at_again() -> None:
+def test_a_truncated_log_is_read_again() -> None:
     search = looking_for_marker()
     assert search.take(fetched(OWN, OTHERS)) is Next.FETCH
     assert search.take(fetched(out_of_range=True)) is Next.WAIT
@@ -290,7 +290,7 @@ def test_the_marker_of_another_producer_ends_nothing() -> None:
     }
 
 
-def test_a_log_that_lost_its_records_meanwhile_tells_nothing() -> None:
+def test_a_log_that_lost_its_records_meanwhile_proves_nothing() -> None:
     search = HeadSearch(WHOLE, STATE)
     assert search.take(fetched(FIRST, AN_ABORT)) is Next.FETCH
     assert search.take(fetched(out_of_range=True)) == {WHOLE: GONE}

@@ -224,7 +224,7 @@ def test_close_waits_for_a_transaction_that_is_being_ended() -> None:
     ],
 )
 @pytest.mark.parametrize("first", [None, 7, 15, 16], ids=["no answer", "7", "15", "16"])
-def test_an_end_after_an_unanswered_commit_does_not_say_that_it_failed(
+def test_an_end_after_an_unanswered_commit_does_not_claim_a_failure(
     code: int, expected: type[Exception], first: int | None
 ) -> None:
     driver = Driver().initialised().sent()
@@ -290,7 +290,7 @@ def test_an_answered_commit_leaves_nothing_unknown_for_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_closing_while_a_commit_is_on_its_way(sent: bool) -> None:
+def test_closing_during_a_commit(sent: bool) -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     if sent:

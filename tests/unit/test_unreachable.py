@@ -80,7 +80,7 @@ async def test_one_serving_node_is_enough() -> None:
     assert network.connections.failing_since_ms is None
 
 
-async def test_not_any_more_once_one_serves() -> None:
+async def test_no_connection_is_tried_once_a_node_serves() -> None:
     network = Network(a="refuses", b="refuses")
     assert await network.unreachable_since_ms(1000) == 1000
     network.hosts["a"] = "serves"

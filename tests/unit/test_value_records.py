@@ -72,7 +72,7 @@ def test_the_same_bytes_and_the_same_room_as_the_library_has(records: list[Given
 @example([b"x" * 93] * 100, 0, 1081)
 @example([bytes(5000), b"y"], 0, 1000)
 @example([bytes(10)] * 9000, 0, 10_000_000)
-def test_many_at_once_are_as_one_by_one(given_values: list[bytes], before: int, room: int) -> None:
+def test_many_values_at_once_equal_one_by_one(given_values: list[bytes], before: int, room: int) -> None:
     records: list[Given] = [(NOW_MS, None, value, []) for value in [b"before"] * before + given_values]
     one_by_one = LibraryBuilder(transactional=False, batch_size=room)
     accepted = filled(one_by_one, records)

@@ -136,7 +136,7 @@ def test_another_coordinator_goes_on_in_the_middle_of_a_rebalance(config: Broker
             assert not group_of(emulator).members
 
 
-def test_a_group_that_is_being_loaded_is_asked_for_later(config: BrokerConfig) -> None:
+def test_a_loading_group_returns_a_retriable_error(config: BrokerConfig) -> None:
     with (
         Emulator(config=config, nodes=2, topics={"t": 1}) as emulator,
         RawClient(address(emulator, 1 - emulator.coordinator(group="g"))) as client,
@@ -166,7 +166,7 @@ def test_a_restart_on_a_data_directory_goes_on(config: BrokerConfig, tmp_path: P
         assert heartbeat(client, "m1", group.members["m1"].member_epoch).error_code == 0
 
 
-def test_a_compacted_log_tells_the_same_group(config: BrokerConfig, tmp_path: Path) -> None:
+def test_a_compacted_log_restores_the_same_group(config: BrokerConfig, tmp_path: Path) -> None:
     small = replace(config, offsets_topic_segment_bytes=2_000)
     with Emulator(config=small, clock=VirtualClock(), data_dir=tmp_path, topics={"t": 4}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
@@ -233,7 +233,7 @@ def test_policies_of_migration(config: BrokerConfig) -> None:
         assert [type(group) is ConsumerGroup for group in emulator.groups()] == [False, True]
 
 
-def test_without_the_feature_there_are_none(config: BrokerConfig) -> None:
+def test_without_the_feature_there_are_no_consumer_groups(config: BrokerConfig) -> None:
     with Emulator(config=replace(config, group_version=0)) as emulator, RawClient(emulator.bootstrap_servers) as client:
         assert heartbeat(client, "m1", 0).error_code == 35
         update = {"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}

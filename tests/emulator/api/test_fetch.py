@@ -85,7 +85,9 @@ def test_unknown_topics_do_not_wait(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_aborted_transactions_of_a_partition_that_is_not_read(client: RawClient, isolation_level: int) -> None:
+def test_aborted_transactions_of_a_partition_that_is_not_read_are_left_out(
+    client: RawClient, isolation_level: int
+) -> None:
     """An empty list; null would mean that the list was not requested."""
     assert client.fetch("nope", isolation_level=isolation_level).aborted_transactions == ()
     assert client.fetch("t", isolation_level=isolation_level, current_leader_epoch=1).aborted_transactions is None

@@ -33,7 +33,7 @@ def test_a_null_client_id(emulator: Emulator) -> None:
         assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
 
 
-def test_pipelined_requests_are_answered_in_order_even_behind_one_that_waits(
+def test_pipelined_requests_are_answered_in_order_even_behind_a_waiting_one(
     client: RawClient, emulator: Emulator
 ) -> None:
     waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=10_000))

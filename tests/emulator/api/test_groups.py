@@ -99,7 +99,7 @@ def test_a_rebalance_between_two_connections(emulator: Emulator, client: RawClie
         assert (heartbeat(client, leader), heartbeat(other, follower)) == (0, 0)
 
 
-def test_other_refusals(client: RawClient) -> None:
+def test_further_refusals(client: RawClient) -> None:
     joined = stable_member(client)
     for group_id, error in (("", 24), ("unknown", 25)):
         assert heartbeat(client, joined, group_id=group_id) == error

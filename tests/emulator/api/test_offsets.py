@@ -39,7 +39,7 @@ def test_a_group_of_which_nothing_is_stored_in_a_transaction(client: RawClient) 
     assert delete(client, "g") == 0
 
 
-def test_a_later_plain_commit_wins_over_the_pending_one(emulator: Emulator, client: RawClient) -> None:
+def test_a_later_plain_commit_replaces_the_pending_offset(emulator: Emulator, client: RawClient) -> None:
     producer = client.init_producer_id("x")
     client.txn_offset_commit("x", producer, "g", "t", 5)
     commit(client, "g", 9)

@@ -61,7 +61,7 @@ def test_the_error_is_kafkas(client: RawClient, case: Case) -> None:
     ],
     ids=["late", "stamped", "stamped without a time"],
 )
-def test_only_the_broker_sets_its_time(client: RawClient, records: bytes, error: int) -> None:
+def test_only_the_broker_sets_log_append_time(client: RawClient, records: bytes, error: int) -> None:
     assert client.produce("stamped", records, version=9).error_code == error
 
 

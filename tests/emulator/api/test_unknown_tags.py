@@ -53,7 +53,7 @@ def frame_with_tags(version: int) -> bytes:
     return head + with_unknown_tags(request)
 
 
-def test_a_cut_off_request_with_them_ends_its_connection() -> None:
+def test_a_truncated_request_with_unknown_tags_ends_its_connection() -> None:
     frame = frame_with_tags(5)
     with Emulator() as emulator:
         for end in range(len(frame)):

@@ -322,5 +322,5 @@ def test_features(config: BrokerConfig, version: int, supported: list[Any], fina
     assert [(row.name, row.max_version_level) for row in response.finalized_features] == finalized
 
 
-def test_software_that_is_not_legal(client: RawClient) -> None:
+def test_invalid_client_software_names_are_refused(client: RawClient) -> None:
     assert client.call("api_versions", 4, client_software_name="-x", client_software_version="1").error_code == 42

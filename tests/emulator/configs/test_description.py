@@ -51,7 +51,7 @@ def sources(found: Entry) -> list[tuple[str, str | None, ConfigSource]]:
     return [(synonym.name, synonym.value, synonym.source) for synonym in found.synonyms]
 
 
-def test_a_value_in_another_unit_is_a_synonym_behind_one_of_its_own() -> None:
+def test_a_setting_in_another_unit_is_a_lower_synonym() -> None:
     hours = layers(given={"log.retention.hours": "2"})
     assert entry(broker_entries(hours), "log.retention.ms")[1:3] == (None, DEFAULT)
     assert entry(broker_entries(hours), "log.retention.hours")[1:3] == ("2", STATIC)

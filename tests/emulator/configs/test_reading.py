@@ -38,7 +38,7 @@ log.retention.check.interval.ms=300000
 """
 
 
-def test_a_file_as_kafka_ships_it_starts_an_emulator(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stock_kafka_file_starts_an_emulator(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "server.properties"
     path.write_text(AS_KAFKA_SHIPS_IT)
     with caplog.at_level(logging.WARNING):

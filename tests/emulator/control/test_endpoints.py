@@ -262,7 +262,7 @@ def test_a_partition_is_shown_with_the_producer_that_holds_it_back(client: Clien
     transaction.producer.close()
 
 
-def test_internal_topics_are_shown_when_asked_for(client: Client) -> None:
+def test_internal_topics_are_shown_on_request(client: Client) -> None:
     some, every = client.get("/v1/partitions"), client.get("/v1/partitions?internal=true&limit=3")
     assert all(not each["topic"].startswith("__") for each in some["partitions"])
     assert (len(every["partitions"]), every["total"]) == (3, some["total"] + 100)
@@ -293,7 +293,7 @@ def test_groups_that_are_not_there(client: Client) -> None:
     client.refused(404, "GET", "/v1/groups/nobody/offsets")
 
 
-def test_everything_is_there_at_one_moment(client: Client, transaction: Transaction) -> None:
+def test_a_snapshot_shows_one_moment(client: Client, transaction: Transaction) -> None:
     client.post("/v1/faults", {"api": "EndTxn"}, 201)
     client.post("/v1/holds", {"point": "before-load"}, 201)
     state = client.get("/v1/state?limit=1")

@@ -88,7 +88,7 @@ def test_an_unknown_path_is_refused_with_the_known_ones(client: Client) -> None:
     client.refused(404, "GET", "//etc/passwd")
 
 
-def test_a_wrong_method_is_answered_with_the_right_ones(client: Client) -> None:
+def test_a_wrong_method_is_answered_with_the_allowed_ones(client: Client) -> None:
     answer = client.ask("PATCH", "/v1/faults")
     assert (answer.status, answer.error["code"]) == (405, "wrong-method")
     assert answer.headers["Allow"] == "GET, POST, DELETE, HEAD"
@@ -138,7 +138,7 @@ def test_invalid_json_is_refused(client: Client, body: bytes, said: str) -> None
     assert said in answer.error["message"]
 
 
-def test_a_body_says_that_it_is_json(client: Client) -> None:
+def test_a_body_must_be_declared_as_json(client: Client) -> None:
     """Without a preflight request, a page can send forms and text anywhere, but not JSON."""
     answer = client.ask("POST", "/v1/holds", raw=b'{"point": "before-load"}', headers={"Content-Type": "text/plain"})
     assert answer.status == 415
@@ -149,7 +149,7 @@ def test_a_body_says_that_it_is_json(client: Client) -> None:
 # permitted hosts
 
 
-def test_pages_of_others_may_not_ask(client: Client) -> None:
+def test_other_origins_may_not_send_requests(client: Client) -> None:
     own = f"http://127.0.0.1:{client.port}"
     for origin, status in ((own, 200), ("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:1", 403)):
         answer = client.ask("POST", "/v1/clock/advance", {"duration_ms": 0}, headers={"Origin": origin})
@@ -193,7 +193,7 @@ def test_browsers_say_where_a_request_is_from() -> None:
     assert refusal_reason("GET", {}, ()) == "a request needs exactly one Host header"
 
 
-def test_answers_are_kept_from_other_pages_and_caches(client: Client) -> None:
+def test_responses_are_kept_from_other_origins_and_caches(client: Client) -> None:
     headers = client.ask("GET", "/").headers
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -269,7 +269,7 @@ def test_connections_are_kept_and_requests_may_come_in_pieces_or_together(raw: R
     assert raw.rest().endswith(b"}\n")
 
 
-def test_a_client_that_is_gone_is_waited_for_no_longer(client: Client, controlled: Emulator, raw: Raw) -> None:
+def test_a_request_of_a_disconnected_client_stops_waiting(client: Client, controlled: Emulator, raw: Raw) -> None:
     added = client.post("/v1/faults", {"api": "EndTxn"}, 201)
     raw.send(f"GET /v1/faults/{added['fault_id']}/wait?hits=1&timeout_ms=60000 HTTP/1.1\r\n{HOST}\r\n")
     until(lambda: work_of(controlled, raw) is not None)
@@ -351,7 +351,7 @@ async def _never(request: object) -> http_connection.HttpResponse:
     raise AssertionError("it is not whole")
 
 
-def test_a_failure_of_its_own_is_said_and_logged(
+def test_an_internal_failure_is_returned_and_logged(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "write", lambda value: 1 / 0)
@@ -374,7 +374,7 @@ def test_the_control_port_is_off_by_default_and_ends_with_the_emulator() -> None
 
 
 @pytest.mark.parametrize("address", ["8080", "127.0.0.1", "127.0.0.1:99999", ":8080"])
-def test_an_address_that_is_none(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="control takes host:port"):
         Emulator(control=address)
 

@@ -475,7 +475,7 @@ return low;
 """
 
 
-def test_an_emulator_that_is_gone_is_said_to_be(started: Browser) -> None:
+def test_a_stopped_emulator_is_reported(started: Browser) -> None:
     started.show()
     with Emulator(clock=VirtualClock(), control="127.0.0.1:0") as emulator:
         started.driver.get(emulator.control_url)

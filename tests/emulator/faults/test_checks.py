@@ -60,7 +60,7 @@ def test_refused(fault: Fault, sentence: str) -> None:
     assert not faults.active
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ValueError, match=r"no API called.*count must be a number"):
         Faults().add(Fault(api="nope", count=0))
 

@@ -114,7 +114,7 @@ def test_markers_of_two_partitions_change_places(emulator: Emulator, client: Raw
     assert ends(emulator) == [2, 2, 2]
 
 
-def test_other_faults_do_not_meet_markers(emulator: Emulator, client: RawClient) -> None:
+def test_other_faults_do_not_match_markers(emulator: Emulator, client: RawClient) -> None:
     completed = completion(emulator)
     anything = emulator.faults.add(Fault(topic="t"))
     commit_on_three_partitions(client)

@@ -375,7 +375,7 @@ def test_topics_are_recognised_by_id(emulator: Emulator, client: RawClient) -> N
     assert handle.hits == 2
 
 
-def test_observing_changes_nothing_and_leaves_the_next_fault_its_turn(emulator: Emulator, client: RawClient) -> None:
+def test_observing_changes_nothing_and_does_not_use_up_the_next_fault(emulator: Emulator, client: RawClient) -> None:
     observed = emulator.faults.add(Fault(api="Produce"))
     emulator.faults.add(Fault(api="Produce", action=Error(7)))
     assert [client.produce("t", plain_batch(b"1")).error_code for _ in range(2)] == [7, 0]

@@ -28,7 +28,7 @@ def test_a_pending_id_cannot_become_a_static_member() -> None:
     assert simulated.group.members == {}
 
 
-def test_an_id_that_is_not_used_expires() -> None:
+def test_an_unused_member_id_expires() -> None:
     simulated = SimulatedGroup()
     sent_away = simulated.answered(requires_known_member_id=True)
     simulated.advance(SESSION_MS)
@@ -45,7 +45,7 @@ def test_a_rebalance_waits_for_pending_ids() -> None:
     assert simulated.joined[member].generation == 2
 
 
-def test_a_pending_member_may_join_after_all_others_were_removed() -> None:
+def test_a_pending_member_may_join_after_all_members_were_removed() -> None:
     """A client may be killed after it got its id: the rebalance waits for that id."""
     simulated = SimulatedGroup()
     _, last = simulated.stable(2)
@@ -126,7 +126,7 @@ def test_a_member_that_does_not_join_again_in_time_is_removed() -> None:
     assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
 
 
-def test_the_leader_alone_can_ask_for_a_new_assignment() -> None:
+def test_only_the_leader_can_start_a_new_assignment() -> None:
     simulated = SimulatedGroup()
     leader, follower = simulated.stable(2)
     generation = simulated.group.generation
@@ -168,7 +168,7 @@ def test_a_member_that_does_not_sync_is_removed() -> None:
     assert simulated.group.state is PREPARING
 
 
-def test_a_leader_that_dies_before_it_assigned() -> None:
+def test_a_leader_dies_before_it_assigned() -> None:
     simulated = SimulatedGroup(initial_delay_ms=10)
     leader, follower = simulated.add(), simulated.add()
     simulated.advance(100)

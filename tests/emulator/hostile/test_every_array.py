@@ -113,7 +113,7 @@ def emulator() -> Iterator[Emulator]:
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda case: f"{APIS[case.key].schema_name}-v{case.version}-{'.'.join(case.path)}"
 )
-def test_others_are_served_in_between(emulator: Emulator, case: Case) -> None:
+def test_other_clients_are_served_in_between(emulator: Emulator, case: Case) -> None:
     sent = frame(case.key, case.version, 1, _made(request_schema(case.key, case.version), case.path))
     host, _, port = emulator.bootstrap_servers.rpartition(":")
     with socket.create_connection((host, int(port)), 60) as raw, watched(emulator) as turns:

@@ -162,7 +162,7 @@ def _describe_quorum(client: RawClient) -> Any:
         _alter_the_same_resource,
     ],
 )
-def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
+def test_other_clients_are_served_in_between(emulator: Emulator, send: Send) -> None:
     def check(client: RawClient) -> None:
         assert len(send(client)) >= MANY
 
@@ -240,7 +240,9 @@ def _share_states(client: RawClient) -> None:
         _share_states,
     ],
 )
-def test_others_are_served_while_a_short_answer_is_made(emulator: Emulator, send: Callable[[RawClient], None]) -> None:
+def test_other_clients_are_served_while_a_response_is_encoded(
+    emulator: Emulator, send: Callable[[RawClient], None]
+) -> None:
     _check_turns(emulator, send)
 
 
@@ -347,7 +349,7 @@ def test_large_requests_do_not_overtake_each_other(emulator: Emulator) -> None:
         assert len(client.receive("find_coordinator", 4, small).coordinators) == 1
 
 
-def test_a_client_that_leaves_while_its_request_is_decoded(emulator: Emulator) -> None:
+def test_a_client_leaves_while_its_request_is_decoded(emulator: Emulator) -> None:
     with RawClient(emulator.bootstrap_servers) as client:
         keys = tuple(f"g{index}" for index in range(MANY))
         client.send("find_coordinator", 4, key_type=0, coordinator_keys=keys)

@@ -141,7 +141,7 @@ def _is_refused(client: RawClient) -> None:
         _is_refused,
     ],
 )
-def test_others_are_served_in_between(emulator: Emulator, send: Callable[[RawClient], None]) -> None:
+def test_other_clients_are_served_in_between(emulator: Emulator, send: Callable[[RawClient], None]) -> None:
     with RawClient(emulator.bootstrap_servers) as client:
         with watched(emulator) as turns:
             send(client)
@@ -158,7 +158,7 @@ def test_documents_of_the_control_port(emulator: Emulator, path: str) -> None:
     assert turns.longest < LONGEST
 
 
-def test_a_topic_is_not_seen_before_it_is_complete(emulator: Emulator) -> None:
+def test_a_topic_is_invisible_until_it_is_complete(emulator: Emulator) -> None:
     seen = set()
     ends = threading.Event()
 
@@ -176,7 +176,7 @@ def test_a_topic_is_not_seen_before_it_is_complete(emulator: Emulator) -> None:
     assert seen <= {None, MANY}
 
 
-def test_of_two_creations_at_a_time_one_succeeds(emulator: Emulator) -> None:
+def test_of_two_simultaneous_creations_one_succeeds(emulator: Emulator) -> None:
     with RawClient(emulator.bootstrap_servers) as one, RawClient(emulator.bootstrap_servers) as other:
         counts = {"num_partitions": 5000, "replication_factor": -1}
         topic = {"name": "twice", "assignments": (), "configs": (), **counts}

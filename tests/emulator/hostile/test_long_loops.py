@@ -46,7 +46,7 @@ def test_a_request_in_very_many_chunks(emulator: Emulator, of_registry: bool) ->
 
 
 @pytest.mark.parametrize("of_registry", [False, True])
-def test_many_http_connections_take_no_more_of_a_turn_than_one(emulator: Emulator, of_registry: bool) -> None:
+def test_many_http_connections_take_no_more_of_a_turn_than_a_single_one(emulator: Emulator, of_registry: bool) -> None:
     url = urlsplit(emulator.schema_registry_url if of_registry else emulator.control_url)
     count, chunks = 40, "1\r\nx\r\n" * 60
     head = f"POST /v1/topics HTTP/1.1\r\nHost: {url.netloc}\r\nTransfer-Encoding: chunked\r\n\r\n"

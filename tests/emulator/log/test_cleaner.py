@@ -436,7 +436,7 @@ def test_old_segments_go_by_the_newest_of_their_timestamps(make_log: MakeLog) ->
     assert data(log) == [(3, "d", "1")]
 
 
-def test_segments_go_while_the_others_alone_are_enough(make_log: MakeLog) -> None:
+def test_segments_are_deleted_while_enough_bytes_remain(make_log: MakeLog) -> None:
     log = make_log("delete", retention_bytes=200)
     for number in range(6):
         put(log, ("a", str(number)))

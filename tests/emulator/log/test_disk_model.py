@@ -102,7 +102,7 @@ def test_a_log_on_disk_is_the_log_in_memory(
     checkpoint_bytes=st.sampled_from([200, 1 << 20]),
 )
 @settings(max_examples=examples(60), deadline=None)
-def test_deleted_records_stay_deleted_and_no_others_are(
+def test_deleted_records_stay_deleted_and_others_stay(
     steps: list[tuple[str, int, int]], segment_bytes: int, checkpoint_bytes: int
 ) -> None:
     """And leader epochs, one for each start, end where the next one begins."""

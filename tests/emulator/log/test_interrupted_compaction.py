@@ -52,7 +52,7 @@ def test_a_restart_finishes_an_interrupted_compaction(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["compaction.json", f"{FIRST}.log.cleaned", f"{FIRST}.index.cleaned"])
-def test_a_file_of_it_that_is_gone_costs_nothing(folder: Path, name: str) -> None:
+def test_a_missing_file_of_a_compaction_does_no_harm(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert newest(folder) == EXPECTED
     assert newest(folder) == EXPECTED

@@ -56,7 +56,7 @@ def _compact(*logs: Any) -> None:
     ],
     ids=["rubbish", "endless", "a time that wraps around", "a header that is no text", "codec 7"],
 )
-def test_a_bad_batch_stops_no_compaction_but_its_own(bad: bytes) -> None:
+def test_a_bad_batch_stops_only_the_compaction_of_its_log(bad: bytes) -> None:
     other = _log(*_good_batches())
     _compact(_log(bad, bad, *_good_batches()), other)
     assert _records(other) == 2

@@ -171,7 +171,7 @@ def test_records_that_do_not_parse_are_corrupt_and_nothing_else(body: bytes, rec
     assert len(parsed) == record_count
 
 
-def test_a_batch_that_a_leader_builds_is_the_stamped_one() -> None:
+def test_a_batch_built_by_a_leader_equals_the_stamped_one() -> None:
     built = build_batch([(b"key", b"x" * 300)], timestamp_ms=5)
     stamped = stamp(built, parse_header(built), base_offset=77, leader_epoch=3)
     assert build_single(b"key", b"x" * 300, timestamp_ms=5, base_offset=77, leader_epoch=3) == stamped

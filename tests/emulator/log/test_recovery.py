@@ -180,7 +180,7 @@ def test_more_segments_than_files_may_be_open(folder: Path) -> None:
     assert [value for _, _, value in contents(log)] == [b"%d" % number for number in range(10)]
 
 
-def test_connections_that_have_taken_all_other_descriptors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_opens_when_connections_use_all_other_descriptors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, open_file = 0, os.open
 
     def scarce(path: Path, *arguments: Any, **named: Any) -> int:

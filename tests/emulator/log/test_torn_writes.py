@@ -85,7 +85,7 @@ def test_a_torn_write_is_truncated_for_every_content(machine: Machine, base_offs
         assert machine.file.stat().st_size == acknowledged
 
 
-def test_without_the_ends_a_record_as_clients_send_it_is_no_batch_that_follows(tmp_path: Path) -> None:
+def test_a_record_that_looks_like_a_batch_is_no_later_batch(tmp_path: Path) -> None:
     folder = tmp_path / "orders-0"
     append(open_log(folder), b"acknowledged")
     torn = batch(b"before " + looks_like_a_batch(0) * 3 + b" after", writer="own")

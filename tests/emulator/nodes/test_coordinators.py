@@ -116,9 +116,7 @@ def test_requests_while_a_coordinator_loads(emulator: Emulator, connect: Connect
     until(lambda: state(emulator) == "CompleteCommit")
 
 
-def test_a_coordinator_that_moves_on_while_it_loads(
-    emulator: Emulator, connect: Connect, open_transaction: Any
-) -> None:
+def test_a_coordinator_moves_while_it_loads(emulator: Emulator, connect: Connect, open_transaction: Any) -> None:
     first, second = others(emulator.coordinator(transactional_id="x"))
     held = emulator.hold(PausePoint.BEFORE_LOAD, lambda context: context["node_id"] == first)
     emulator.move_coordinator(first, transactional_id="x")

@@ -46,7 +46,7 @@ def test_metadata_follows_a_node_that_goes_and_comes(emulator: Emulator, connect
 
 
 @pytest.mark.parametrize("end", ["stop_node", "crash_node"])
-def test_a_node_that_is_gone_does_not_answer(emulator: Emulator, connect: Connect, end: str) -> None:
+def test_a_stopped_node_does_not_answer(emulator: Emulator, connect: Connect, end: str) -> None:
     client = connect(1)
     assert client.metadata("t").controller_id == 0
     getattr(emulator, end)(1)
@@ -214,7 +214,7 @@ def test_a_coordinator_goes_on_when_the_asking_node_dies(emulator: Emulator, con
     assert connect(coordinator).end_txn("x", producer, commit=True).error_code == 0
 
 
-def test_a_leader_whose_coordinator_dies_asks_for_patience(emulator: Emulator, connect: Connect) -> None:
+def test_a_leader_whose_coordinator_dies_returns_a_retriable_error(emulator: Emulator, connect: Connect) -> None:
     leader = emulator.log("t").leader_id
     coordinator = others(leader)[0]
     emulator.move_coordinator(coordinator, transactional_id="x")

@@ -44,7 +44,7 @@ def test_a_cursor_that_cannot_be(client: RawClient, cursor: tuple[str, int]) -> 
     assert topic.error_code == 42
 
 
-def test_a_node_that_is_gone() -> None:
+def test_a_stopped_node_is_left_out() -> None:
     with Emulator(nodes=2, config=CONFIG, topics={"t": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
             emulator.stop_node(1)
@@ -53,7 +53,7 @@ def test_a_node_that_is_gone() -> None:
             assert row.eligible_leader_replicas == ()
 
 
-def test_the_cluster_tells_of_nodes_that_do_not_run_when_asked() -> None:
+def test_stopped_nodes_are_listed_on_request() -> None:
     """KIP-1073; and KIP-919: brokers know nothing of endpoints of another type."""
     with Emulator(nodes=2, config=CONFIG) as emulator, RawClient(emulator.bootstrap_servers) as client:
         emulator.stop_node(1)
@@ -109,7 +109,7 @@ def test_sizes_are_those_of_the_batches(data_dir: Path | None) -> None:
             assert move_to_directory(client, directory.log_dir, "t" * 249, 0) == 17
 
 
-def test_each_node_tells_of_its_own_copies(emulator: Emulator, topic: str) -> None:
+def test_each_node_describes_its_own_replicas(emulator: Emulator, topic: str) -> None:
     emulator.reassign(topic, 0, [1])
     found: list[list[int]] = []
     for address in emulator.bootstrap_servers.split(","):

@@ -40,7 +40,7 @@ def test_assignments_name_the_nodes(client: RawClient, topic: str) -> None:
     assert create_partitions(client, {topic: 5}, [[2, 0]])[topic].error == 39  # the others have three copies
 
 
-def test_nothing_happens_when_it_is_only_validated(client: RawClient, topic: str) -> None:
+def test_validate_only_changes_nothing(client: RawClient, topic: str) -> None:
     assert create_partitions(client, {topic: 3}, validate_only=True) == {topic: Outcome(0)}
     assert len(replicas_of(client, topic)) == 2
 
@@ -70,7 +70,7 @@ def test_internal_topics_stay_as_they_are(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("nope", KeyError), ("__consumer_offsets", ValueError)])
-def test_from_python_it_is_an_error_too(emulator: Emulator, name: str, error: type[Exception]) -> None:
+def test_the_python_call_raises_the_same_error(emulator: Emulator, name: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         emulator.create_partitions(name, 9)
 

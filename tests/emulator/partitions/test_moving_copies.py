@@ -68,7 +68,7 @@ def test_another_order_is_another_preferred_leader_only(emulator: Emulator, clie
     assert emulator.log("t").leader_epoch == epoch
 
 
-def test_while_replication_is_held_it_is_under_way(emulator: Emulator, client: RawClient) -> None:
+def test_a_reassignment_is_under_way_while_replication_is_held(emulator: Emulator, client: RawClient) -> None:
     reassign(client, "t", 0, [0])
     held = emulator.hold_replication("t")
     assert reassign(client, "t", 0, [1, 2]) == Outcome(0)
@@ -120,7 +120,7 @@ def test_replication_factors_may_be_protected(client: RawClient) -> None:
     assert reassign(client, "t", 0, [1, 2, 0], may_change_factor=False) == Outcome(0)
 
 
-def test_copies_stay_where_they_are_over_a_restart(tmp_path: Path) -> None:
+def test_replicas_keep_their_place_over_a_restart(tmp_path: Path) -> None:
     with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 2}) as emulator:
         emulator.reassign("t", 0, [2])
         emulator.reassign("t", 1, [0])
@@ -135,7 +135,7 @@ def test_copies_stay_where_they_are_over_a_restart(tmp_path: Path) -> None:
         assert reassignments(client) == []
 
 
-def test_a_transaction_goes_on_where_its_coordinator_moves_to(emulator: Emulator) -> None:
+def test_a_transaction_continues_at_the_new_place_of_its_coordinator(emulator: Emulator) -> None:
     coordinator = emulator.coordinator(transactional_id="x")
     with RawClient(emulator.bootstrap_servers.split(",")[coordinator]) as before:
         producer = before.init_producer_id("x")
@@ -176,7 +176,7 @@ def test_the_preferred_leader_comes_back(emulator: Emulator, client: RawClient) 
     assert emulator.log("t").leader_id == 0
 
 
-def test_of_all_partitions_those_that_changed_are_told(emulator: Emulator, client: RawClient) -> None:
+def test_of_all_partitions_only_the_changed_ones_are_returned(emulator: Emulator, client: RawClient) -> None:
     emulator.move_leader("t", 1, 0)
     assert elect(client, PREFERRED, None) == {("t", 1): Outcome(0)}
     assert elect(client, PREFERRED, None) == {}

@@ -101,7 +101,7 @@ def ask(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 5, 12])
-def test_a_producer_above_its_rate_is_told_so_and_muted(
+def test_a_producer_above_its_rate_gets_a_throttle_time_and_is_muted(
     emulator: Emulator, client: RawClient, bystander: RawClient, client_id: str, version: int
 ) -> None:
     emulator.set_quota({"producer_byte_rate": 1000}, client_id=client_id)
@@ -116,9 +116,7 @@ def test_a_producer_above_its_rate_is_told_so_and_muted(
     assert emulator.metrics().api("Produce").throttle_ms >= ms(response)
 
 
-def test_a_producer_that_wants_no_answer_is_muted_all_the_same(
-    emulator: Emulator, client: RawClient, client_id: str
-) -> None:
+def test_a_producer_with_acks_0_is_muted_too(emulator: Emulator, client: RawClient, client_id: str) -> None:
     emulator.set_quota({"producer_byte_rate": 1000}, client_id=client_id)
     produce(client, 20_000, acks=0)
     assert is_muted(client)
@@ -136,7 +134,7 @@ def test_clients_of_one_user_share_the_quota_of_the_user(emulator: Emulator, cli
         emulator.set_quota({"producer_byte_rate": None}, user="ANONYMOUS")
 
 
-def test_a_consumer_above_its_rate_is_given_nothing(emulator: Emulator, client: RawClient, client_id: str) -> None:
+def test_a_consumer_above_its_rate_gets_no_records(emulator: Emulator, client: RawClient, client_id: str) -> None:
     with RawClient(emulator.bootstrap_servers, "writer") as writer:
         first = produce(writer, 6000).responses[0].partition_responses[0].base_offset
         produce(writer, 6000)

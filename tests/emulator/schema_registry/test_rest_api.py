@@ -158,7 +158,7 @@ def test_an_unsupported_schema_is_refused_and_not_registered(url: str) -> None:
     assert ask(url, "POST", "/subjects/a/versions", other).body["version"] == 2
 
 
-def test_many_at_once_register_one_version(url: str) -> None:
+def test_simultaneous_requests_register_one_version(url: str) -> None:
     answers: list[Answer] = []
 
     def register(number: int) -> None:
@@ -238,7 +238,7 @@ def test_records_of_another_registry_are_read(emulator: Emulator, url: str) -> N
     }
 
 
-def test_without_its_topic_the_registry_says_so(emulator: Emulator, url: str) -> None:
+def test_without_its_topic_the_registry_is_unavailable(emulator: Emulator, url: str) -> None:
     admin = AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
     admin.delete_topics(["_schemas"])["_schemas"].result()
     answer = ask(url, "POST", "/subjects/a/versions", INT)
@@ -410,9 +410,7 @@ def test_earlier_versions_are_parsed_once_and_compared_up_to_a_limit(
     assert ask(url, "POST", "/subjects/a/versions", double).status == 200
 
 
-def test_records_that_are_not_the_registrys_are_read_in_slices_and_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_foreign_records_are_read_in_slices_and_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each start reads them all, and starts."""
     many = 2000
     values = [(b"no JSON", b"{}"), (b'{"keytype":"SCHEMA"}', b"{}"), (b"[" * 2000, None), (b"\xff", b"")]

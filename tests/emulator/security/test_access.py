@@ -69,7 +69,7 @@ def test_without_access_control_there_are_no_rules() -> None:
             emulator.acls()
 
 
-def test_settings_turn_it_on() -> None:
+def test_settings_enable_access_control() -> None:
     names = {
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": "User:admin; User:root",
@@ -151,7 +151,7 @@ def test_dual_writes_need_the_right_to_two_phase_commit(emulator: Emulator) -> N
         producer.close(timeout_s=0)
 
 
-def test_confluent_kafka_is_told(emulator: Emulator) -> None:
+def test_confluent_kafka_gets_the_error(emulator: Emulator) -> None:
     emulator.add_acls(Acl.allow(ME, AclOperation.DESCRIBE, ResourceType.TOPIC, "secret"))
     assert send(emulator, "secret") == KafkaError.TOPIC_AUTHORIZATION_FAILED
     settings = {"bootstrap.servers": emulator.bootstrap_servers, "log_level": 0}

@@ -31,7 +31,7 @@ def told(address: str) -> list[str]:
         return [f"{row.host}:{row.port}" for row in client.call("metadata", 12, **fields).brokers]
 
 
-def test_clients_are_told_of_the_listener_that_they_came_over() -> None:
+def test_clients_get_the_listener_that_they_connected_to() -> None:
     with Emulator(nodes=2, listeners=[Listener("INSIDE"), Listener("OUTSIDE")], topics={"t": 1}) as emulator:
         assert emulator.listeners == ["INSIDE", "OUTSIDE"]
         assert emulator.bootstrap() == emulator.bootstrap_servers == emulator.bootstrap("INSIDE")
@@ -60,7 +60,7 @@ def test_clients_are_told_of_the_listener_that_they_came_over() -> None:
         emulator.bootstrap()
 
 
-def test_a_node_that_is_down_keeps_all_its_addresses() -> None:
+def test_a_stopped_node_keeps_all_its_addresses() -> None:
     with Emulator(nodes=2, listeners=[Listener("A"), Listener("B")]) as emulator:
         before = [emulator.bootstrap(name) for name in emulator.listeners]
         emulator.crash_node(1)
@@ -164,7 +164,7 @@ def test_a_server_properties_of_kafka(certificates: Certificates) -> None:
     assert inside.tls.principal_mapping.name_of("CN=Me,O=x") == "me"
 
 
-def test_nothing_is_said_of_listeners() -> None:
+def test_settings_without_listeners_give_none() -> None:
     assert listeners_from({"num.partitions": "3"}) is None
 
 
@@ -271,7 +271,7 @@ def test_the_listen_address_and_the_advertised_address_may_differ(
     assert (listener.name, listener.host, listener.advertised(0, 5)) == ("PLAINTEXT", host, told)
 
 
-def test_an_address_to_listen_at_has_one_name() -> None:
+def test_a_listen_address_has_one_name() -> None:
     with pytest.raises(ValueError, match=r"advertised\.listeners names OTHER, which listeners does not have"):
         listeners_of("0.0.0.0:9092", None, {"advertised.listeners": "OTHER://broker:9092"})
 
@@ -307,7 +307,7 @@ def test_jaas_that_cannot_be_read_is_not_repeated(text: str) -> None:
     assert not text or text not in str(caught.value)
 
 
-def test_as_a_process_it_prints_every_listener(tmp_path: Path) -> None:
+def test_the_process_prints_every_listener(tmp_path: Path) -> None:
     users = tmp_path / "users.properties"
     users.write_text("bob=password-of-bob\n")
     settings = ("listeners=PLAINTEXT://127.0.0.1:0,LOGIN://127.0.0.1:0", "sasl.enabled.mechanisms=SCRAM-SHA-256")

@@ -37,6 +37,6 @@ def test_every_login_is_answered_as_by_apache_kafka(emulator: Emulator, name: st
     assert script.transcript == (transcript if difference is None else difference.transcript)
 
 
-def test_every_difference_is_one() -> None:
+def test_every_listed_difference_is_real() -> None:
     for name, difference in DIFFERENCES.items():
         assert difference.transcript != CASES[name].transcript

@@ -73,7 +73,7 @@ def test_names_are_escaped() -> None:
         "",
     ],
 )
-def test_a_final_message_that_is_not_right(changed: str) -> None:
+def test_an_invalid_final_message_is_refused(changed: str) -> None:
     scram = server(user=credential("SCRAM-SHA-256", "pencil", SALT, 4096))
     scram.respond(f"n,,n=user,r={NONCE}".encode())
     with pytest.raises(SaslError):

@@ -126,7 +126,7 @@ def test_both_versions_of_tls(secured: Emulator, certificates: Certificates, ver
         assert versions_over(connection) == b"\0\0\0\7"
 
 
-def test_a_version_that_is_not_enabled(certificates: Certificates) -> None:
+def test_a_disabled_tls_version_is_refused(certificates: Certificates) -> None:
     tls = Tls(keystore_location=certificates.broker, enabled_protocols=("TLSv1.3",))
     context = context_of(certificates)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -173,14 +173,14 @@ def test_a_client_that_leaves_early_is_named(nobody_else: Emulator, caplog: pyte
     assert "left before the end of the TLS handshake" in caplog.text
 
 
-def test_a_client_that_is_refused_is_told_why(secured: Emulator, certificates: Certificates) -> None:
+def test_a_refused_client_gets_the_reason(secured: Emulator, certificates: Certificates) -> None:
     with secure(secured, "MUTUAL", context_of(certificates)) as connection:
         with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
             connection.sendall(VERSIONS)
             connection.recv(1)
 
 
-def test_half_handshakes_do_no_harm_to_others_and_count(certificates: Certificates) -> None:
+def test_unfinished_handshakes_do_not_disturb_other_clients_and_are_counted(certificates: Certificates) -> None:
     config = BrokerConfig(max_connections_per_ip=20)
     sasl = Sasl(mechanisms=["PLAIN"], plain_users={USER: GOOD})
     listeners = [
@@ -232,7 +232,7 @@ def test_a_large_answer_and_a_large_request(secured: Emulator, certificates: Cer
 # -- secrets and delays
 
 
-def test_a_failed_login_takes_its_time_and_tells_no_secret(
+def test_a_failed_login_takes_its_time_and_reveals_no_secret(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sasl = Sasl(mechanisms=["PLAIN"], plain_users={USER: GOOD})

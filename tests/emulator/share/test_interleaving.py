@@ -100,7 +100,7 @@ def has_state(emulator: Emulator, key: StateKey) -> bool:
     return run_in_loop(emulator, is_readable)
 
 
-def test_a_group_that_someone_joins_while_it_is_deleted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_joined_during_its_deletion_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator(config=CONFIG, topics={"orders": 2}) as emulator:
         with RawClient(emulator.bootstrap_servers) as deleter, RawClient(emulator.bootstrap_servers) as client:
             empty_group(client)
@@ -174,7 +174,7 @@ def test_a_member_that_joins_while_offsets_are_altered_begins_there(monkeypatch:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_coordinator_that_goes_while_it_deletes_offsets(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_resigns_while_it_deletes_offsets(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator(nodes=2, config=CONFIG, topics={"orders": 2}) as emulator:
         addresses = emulator.bootstrap_servers.split(",")
         emulator.move_leader("orders", 0, 1)

@@ -111,7 +111,7 @@ def test_undamaged_files_lose_no_records(prepared: dict[str, Prepared], end: str
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 @pytest.mark.parametrize("name", ["t-0", "t-1", "trimmed-0", "__transaction_state-0", "__consumer_offsets-0"])
 @pytest.mark.parametrize("is_emptied", [False, True])
-def test_a_folder_that_is_gone(
+def test_a_missing_folder_is_reported(
     prepared: dict[str, Prepared], end: str, name: str, is_emptied: bool, tmp_path: Path
 ) -> None:
     path = prepared[end].copy(tmp_path / "data")

@@ -17,7 +17,7 @@ Steps = st.lists(
 
 
 @given(Steps)
-def test_every_name_comes_out_once_at_its_earliest_deadline(steps: list[tuple[str, str, int]]) -> None:
+def test_every_name_is_returned_once_at_its_earliest_deadline(steps: list[tuple[str, str, int]]) -> None:
     deadlines = Deadlines()
     expected: dict[str, int] = {}
     for step, name, time_ms in steps:

@@ -158,7 +158,7 @@ def test_transactions_that_do_not_expire(world: World) -> None:
 @rare_scans
 @rule("Expiry of transactional ids / while the tombstone is written: 51, hidden from Describe and List")
 @rule("States / Dead is never shown")
-def test_while_it_expires(world: World) -> None:
+def test_an_id_during_its_expiry(world: World) -> None:
     wire = world.wire
     identity = wire.init_ok("x")
     partition = next(index for index in range(5) if wire.list_offsets("__transaction_state", partition=index))

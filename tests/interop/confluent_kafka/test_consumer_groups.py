@@ -88,7 +88,7 @@ def test_members_come_and_go(wire: Wire, broker: Broker, topic: str, group: str,
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_another_member_goes_on_where_the_first_one_left(
+def test_another_member_continues_at_the_committed_offset(
     wire: Wire, broker: Broker, topic: str, group: str, protocol: str
 ) -> None:
     for value in (b"1", b"2", b"3"):

@@ -121,5 +121,5 @@ def test_bad_records_are_named(
 
 
 @pytest.mark.parametrize("version", [3, 7])
-def test_older_versions_are_told_the_error_alone(client: RawClient, topic_with: Any, version: int) -> None:
+def test_older_versions_get_the_error_alone(client: RawClient, topic_with: Any, version: int) -> None:
     assert client.produce(topic_with(COMPACT), batch_of("gk", 0), version=version).error_code == 87

@@ -191,7 +191,7 @@ def test_alterations_are_answered_by_the_emulator() -> None:
 
 
 @pytest.mark.parametrize("broker", ["real", "emulated"])
-def test_a_type_that_is_asked_for_twice_is_listed_once(request: pytest.FixtureRequest, broker: str) -> None:
+def test_a_type_requested_twice_is_listed_once(request: pytest.FixtureRequest, broker: str) -> None:
     wire: Wire = request.getfixturevalue(broker)
 
     def listed(*types: int) -> list[tuple[int, str]]:

@@ -441,7 +441,7 @@ def test_a_refused_join_gets_no_member_id(members: Group) -> None:
     assert [(answer.error_code, answer.member_id) for answer in refused] == [(23, ""), (82, ""), (25, ""), (23, "")]
 
 
-def test_upgrade_while_classic_members_go_on_and_downgrade_when_they_are_alone(members: Group) -> None:
+def test_upgrade_beside_classic_members_and_downgrade_without_consumer_members(members: Group) -> None:
     first = join(members)
     assert sync(members, first, 0, 1, 2, 3) == (0, assignment(members, 0, 1, 2, 3))
     members.records()

@@ -107,7 +107,7 @@ def test_lowest_sequence_seen(wire: Wire, transactional_id: str, topic: str) -> 
     assert produce(wire, transactional_id, identity, topic, 1).error == NONE
 
 
-def test_the_coordinator_is_asked_about_every_epoch(wire: Wire, transactional_id: str, topic: str) -> None:
+def test_the_coordinator_checks_every_epoch(wire: Wire, transactional_id: str, topic: str) -> None:
     """Later releases see an old epoch by themselves (KAFKA-19690); an open transaction is open for each of them."""
     zombie = wire.init_ok(transactional_id)
     identity = open_transaction(wire, transactional_id, topic)

@@ -73,7 +73,7 @@ def test_produce_with_unknown_ids(wire: Wire, transactional_id: str, topic: str,
     assert wire.produce(None, identity, topic, 0, version=version).error == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_zombie_while_its_successor_has_a_transaction(wire: Wire, transactional_id: str, topic: str) -> None:
+def test_a_zombie_writes_during_the_transaction_of_its_successor(wire: Wire, transactional_id: str, topic: str) -> None:
     zombie = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, zombie, topic, 0).error == Code.NONE
     identity = wire.init_ok(transactional_id)
@@ -128,7 +128,7 @@ def test_late_produce_of_an_old_client(wire: Wire, transactional_id: str, topic:
     assert wire.produce(transactional_id, identity, topic, 1, version=10).error == Code.INVALID_TXN_STATE
 
 
-def test_batch_outside_the_transaction_of_its_producer(wire: Wire, transactional_id: str, topic: str) -> None:
+def test_a_batch_outside_the_transaction_of_its_producer(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
     assert wire.produce(None, identity, topic, 1, transactional=False).error == Code.INVALID_TXN_STATE
@@ -201,7 +201,7 @@ def test_first_sequence_of_a_producer(wire: Wire, transactional_id: str, topic: 
     assert wire.produce(transactional_id, identity, topic, 7).error == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_every_transaction_starts_its_sequences_anew(wire: Wire, transactional_id: str, topic: str) -> None:
+def test_every_transaction_begins_at_sequence_0(wire: Wire, transactional_id: str, topic: str) -> None:
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
     identity = wire.end_settled(transactional_id, identity, commit=True).identity
@@ -341,7 +341,7 @@ def test_fetch_out_of_range(wire: Wire, topic: str, offset: int) -> None:
     assert wire.fetch(topic, offset).error == Code.OFFSET_OUT_OF_RANGE
 
 
-def test_the_first_verification_says_whether_a_client_bumps_its_epoch(
+def test_the_first_verification_shows_whether_a_client_bumps_its_epoch(
     wire: Wire, transactional_id: str, topic: str
 ) -> None:
     """A producer without state there then starts at any sequence, or at 0, with any later version."""

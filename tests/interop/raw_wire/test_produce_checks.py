@@ -268,7 +268,7 @@ def test_a_refused_record_comes_with_the_start_of_the_log(wire: Wire, topic: str
     assert (refused.error_code, refused.log_start_offset) == (Code.INVALID_RECORD, 0)
 
 
-def test_a_duplicate_comes_with_its_timestamp(wire: Wire, topic: str) -> None:
+def test_a_duplicate_is_acknowledged_with_its_timestamp(wire: Wire, topic: str) -> None:
     identity = wire.init_ok(None)
     batch = record_batch([b"v"], identity, 0, timestamp_ms=1_750_000_000_123)
     answers = [wire.produce_answer(topic, batch) for _ in range(2)]
