@@ -38,7 +38,7 @@ and tests tell. What they do not mention is as in Kafka 4.4. Not known of them:
   its own; which previous producer id it will keep in the end, because its tests and the KIP disagree;
 * of #22704: whether it looks at a pending transition and at the expected pair before or after it answers for a
   prepared transaction (here after). It gives both incarnations of a client the same pair, so that neither is fenced:
-  KIP-939 explains what that can lead to. Its profile shows a client what would happen then.
+  KIP-939 explains the consequences. Its profile shows the effect on a client.
 
 In both, a broker allows Enable2Pc by `transaction.two.phase.commit.enable`, and a client needs the ACLs WRITE and
 TWO_PHASE_COMMIT (53), as in Kafka since 4.1.
