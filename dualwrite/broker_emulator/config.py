@@ -25,7 +25,7 @@ TWO_PHASE_COMMIT_TIMEOUT_MS = 2147483647
 
 
 class Fsync(StrEnum):
-    """When acknowledged records are on disk (`storage/flusher.py` has the guarantee of each value)."""
+    """When acknowledged records are on disk (`log/flusher.py` has the guarantee of each value)."""
 
     ALWAYS = "always"
     INTERVAL = "interval"

@@ -19,7 +19,6 @@ from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations, clear
 from dualwrite.broker_emulator.cluster.periodic_work import ConfiguredTimers, LogMaintenance
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults.registry import Faults
 from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot, snapshot
@@ -27,12 +26,14 @@ from dualwrite.broker_emulator.log.reading import visible_records
 from dualwrite.broker_emulator.log.record_batch import Record
 from dualwrite.broker_emulator.monkey_patches import assert_unpatched
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
+from dualwrite.broker_emulator.net.markers import send_marker_with_faults
 from dualwrite.broker_emulator.pause_points import Match, PausePoint
 from dualwrite.broker_emulator.quotas.client_quotas import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
 from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class Emulator:
             timers.every("log_flush_interval_ms", storage.begin_flush)
 
     async def _add_node(self, node_id: int) -> Node:
-        node = Node(node_id, self.cluster, self._listeners.endpoints(node_id))
+        node = Node(node_id, self.cluster, self._listeners.endpoints(node_id), send_marker_with_faults)
         node.servers = await self._listeners.listen(node)
         self.cluster.nodes[node_id] = node
         return node

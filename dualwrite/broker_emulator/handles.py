@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.pause_points import Hold
+from dualwrite.broker_emulator.topics.topics import Partition
 
 
 class LogSnapshot(NamedTuple):

@@ -9,7 +9,7 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 from uuid import UUID
 
-from dualwrite.broker_emulator.api.message_schemas import response_schema
+from dualwrite.broker_emulator.messages.schemas import response_schema
 from tests.emulator.api.raw_client import KEYS
 
 _FIXED: Final = {

@@ -11,11 +11,11 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, VirtualClock
-from dualwrite.broker_emulator.api.registry import schema
-from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram, errors_of
+from dualwrite.broker_emulator.cluster.counters import BOUNDS_MS, Histogram
+from dualwrite.broker_emulator.messages.codec import NO_THROTTLE
+from dualwrite.broker_emulator.messages.schema import errors_of, schema
 from dualwrite.broker_emulator.metrics.prometheus import render_prometheus
 from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
-from dualwrite.broker_emulator.net.codec import NO_THROTTLE
 from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
 from tests.support.conditions import until
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Union, get_args, get_origin
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.log.record_batch import build_batch
+from dualwrite.broker_emulator.messages.schemas import request_schema
 from tests.emulator.hostile.requests import FIRST_PRODUCER_ID, SERVED, frame
 
 Maker = Callable[[Random], Any]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.message_schemas import response_schema
+from dualwrite.broker_emulator.messages.schemas import response_schema
 from dualwrite.client import kafka_python
 from tests.emulator.api.tagged import with_unknown_tags
 from tests.fuzz.messages import random_message

@@ -7,7 +7,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import transitions
 from dualwrite.broker_emulator.transactions.states import (

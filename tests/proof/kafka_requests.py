@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 TOPIC: Final = "orders"
 TRANSACTIONAL_ID: Final = "payments"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from dualwrite.broker_emulator.api.registry import schema
+from dualwrite.broker_emulator.messages.schema import schema
 from tests.proof.story import Fate
 
 WAIT_S: Final = 20.0

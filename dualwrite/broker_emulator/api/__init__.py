@@ -1,7 +1,7 @@
 """The APIs of the broker: a file for each subject, with the handler of each API and its rules.
 
-Only `registry.py` imports handlers. Open first: `registry.py`, then `call.py`, then any API.
+Only `registry.py` imports handlers. Open first: `registry.py`, then any API.
 
-Imports of its neighbours: `cluster`, `configs`, `groups`, `log`, `metrics`, `net`, `quotas`, `security`, `share`,
-`storage`, `transactions`.
+Imports of its neighbours: `cluster`, `configs`, `groups`, `log`, `messages`, `quotas`, `security`, `share`, `storage`,
+`topics`, `transactions`.
 """

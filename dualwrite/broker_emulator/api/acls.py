@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.messages.call import CloseConnectionError
 from dualwrite.broker_emulator.security.acl import (
     Acl,
     AclFilter,

@@ -7,7 +7,6 @@ from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.error_codes import RefusedError
@@ -20,6 +19,7 @@ from dualwrite.broker_emulator.groups.member_requests import (
     SyncRequest,
     SyncResponse,
 )
+from dualwrite.broker_emulator.messages.call import CloseConnectionError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import mapped
 

@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.cluster import config_changes
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.cluster.topics import Topic, why_not_a_topic_name
-from dualwrite.broker_emulator.configs import changes as config_changes
 from dualwrite.broker_emulator.configs.alteration import (
     ALL_BROKERS,
     AlterationError,
@@ -30,6 +29,7 @@ from dualwrite.broker_emulator.configs.effective import broker_settings, broker_
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, Steps
+from dualwrite.broker_emulator.topics.topics import Topic, why_not_a_topic_name
 
 _PROTECTED: Final[Mapping[int, tuple[ResourceType, ErrorCode]]] = {
     ConfigResource.TOPIC: (ResourceType.TOPIC, ErrorCode.topic_authorization_failed),

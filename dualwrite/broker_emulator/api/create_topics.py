@@ -13,15 +13,15 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.configs import layers_of
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, may_create_topic, why_not_assignable
-from dualwrite.broker_emulator.cluster.topics import METADATA_TOPIC, NamesAlike, Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.configs.alteration import AlterationError, check_topic_configs
 from dualwrite.broker_emulator.configs.description import topic_entries
 from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.net.codec import NO_THROTTLE
+from dualwrite.broker_emulator.messages.codec import NO_THROTTLE
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped
+from dualwrite.broker_emulator.topics.topics import METADATA_TOPIC, NamesAlike, Topic, why_not_a_topic_name
 
 _CONFIGS_VERSION = 5
 

@@ -11,12 +11,12 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition, named_partitions, topics_response
-from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.net.codec import NO_THROTTLE
+from dualwrite.broker_emulator.messages.codec import NO_THROTTLE
 from dualwrite.broker_emulator.quotas.enforcement import Mutations
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, in_slices
+from dualwrite.broker_emulator.topics.topics import Topic
 
 _NAMED_IN_BOTH_WAYS: Final = "The provided topic name maps to an ID that was already supplied."
 _MESSAGES: Final = {

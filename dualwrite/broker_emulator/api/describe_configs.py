@@ -7,7 +7,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.configs import (
     check_access,
     check_is_this_node,
@@ -29,6 +28,7 @@ from dualwrite.broker_emulator.configs.description import (
 )
 from dualwrite.broker_emulator.configs.effective import group_values, topic_settings
 from dualwrite.broker_emulator.configs.resource_settings import CLIENT_METRICS_SETTINGS
+from dualwrite.broker_emulator.messages.call import CloseConnectionError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped
 

@@ -20,13 +20,13 @@ from dualwrite.broker_emulator.api.topics import (
     requested_topic,
     topic_reference,
 )
-from dualwrite.broker_emulator.cluster.replication import wait_for_advance
-from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.results import ReadResult
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped
+from dualwrite.broker_emulator.topics.replication import wait_for_advance
+from dualwrite.broker_emulator.topics.topics import Topic
 
 _READ_COMMITTED = 1
 _LEADERS_ERRORS = (

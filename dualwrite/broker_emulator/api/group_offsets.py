@@ -11,11 +11,11 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.offsets import GroupOffsets
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, Steps, at_once, in_slices
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 _MANY_GROUPS_VERSION = 8
 _MEMBER_VERSION = 9

@@ -15,8 +15,8 @@ from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, Assignment
 from dualwrite.broker_emulator.groups.consumer.topics import by_id_and_index
 from dualwrite.broker_emulator.groups.group import Group, GroupState, Member
 from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.groups.share.group import ShareGroup
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
-from dualwrite.broker_emulator.share.group import ShareGroup
 from dualwrite.broker_emulator.slices import Pace, Steps, mapped, selected
 
 _MILLISECOND = timedelta(milliseconds=1)

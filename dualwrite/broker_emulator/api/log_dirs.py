@@ -9,10 +9,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped, mapped_rows
 from dualwrite.broker_emulator.storage.storage import Space
+from dualwrite.broker_emulator.topics.topics import Partition
 
 _UNKNOWN = Space(-1, -1)
 

@@ -17,12 +17,12 @@ from dualwrite.broker_emulator.api.topics import (
     requested_topic,
     topics_response,
 )
-from dualwrite.broker_emulator.cluster.topics import Partition, Topic
 from dualwrite.broker_emulator.log.offset_lookup import UNKNOWN_EPOCH, EpochEnd
 from dualwrite.broker_emulator.log.record_batch import RecordTooLargeError
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Steps, in_slices, mapped_rows
+from dualwrite.broker_emulator.topics.topics import Partition, Topic
 
 _READ_COMMITTED = 1
 _LATEST, _EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED, _EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6

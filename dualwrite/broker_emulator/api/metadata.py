@@ -9,7 +9,11 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import MAX_PARTITIONS_PER_REQUEST, may_create_topic
-from dualwrite.broker_emulator.cluster.topics import (
+from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
+from dualwrite.broker_emulator.slices import Pace, mapped, selected
+from dualwrite.broker_emulator.topics.topics import (
     METADATA_TOPIC,
     NO_LEADER,
     NamesAlike,
@@ -17,10 +21,6 @@ from dualwrite.broker_emulator.cluster.topics import (
     Topic,
     is_legal_topic_name,
 )
-from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import Pace, mapped, selected
 
 _IDS_VERSION = 12
 """The first version that serves topic ids; 10 and 11 only have the field."""

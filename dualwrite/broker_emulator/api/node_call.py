@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dualwrite.broker_emulator.api.call import Call
+from dualwrite.broker_emulator.messages.call import Call
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import Cluster

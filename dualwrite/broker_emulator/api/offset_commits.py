@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
-from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError
 from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.groups.records import CommittedOffset
@@ -18,6 +17,7 @@ from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.topics.topics import Partition, TopicPartition
 
 
 class OffsetsToCommit(NamedTuple):

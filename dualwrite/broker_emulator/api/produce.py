@@ -12,12 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.internal_records import why_unreadable
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import LeaderHints, allowed_topic, topic_reference
-from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
-from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.compression import ZSTD
 from dualwrite.broker_emulator.log.record_batch import TRANSACTIONAL, BatchHeader
@@ -30,8 +27,11 @@ from dualwrite.broker_emulator.log.validation import (
     read_produced,
 )
 from dualwrite.broker_emulator.log.verification import VerificationGuard
+from dualwrite.broker_emulator.messages.call import CloseConnectionError
 from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import Pace, mapped
+from dualwrite.broker_emulator.topics.replication import lacks_replicas, wait_until_replicated
+from dualwrite.broker_emulator.topics.topics import Partition, TopicPartition
 
 _IMPLICIT_ADD_VERSION = 12
 _ZSTD_VERSION = 7

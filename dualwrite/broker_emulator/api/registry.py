@@ -1,139 +1,20 @@
-"""The APIs that a broker serves, their versions, and the message schemas of each version.
+"""The APIs that a broker serves, and their versions.
 
 The ApiVersions response is built from `APIS`. `FILES` names the file of each API, which is loaded at the first request.
-Message schemas are in `message_schemas.py`.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
-from functools import cache, cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
-from types import SimpleNamespace
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
-
-from dualwrite.broker_emulator.api.message_schemas import (
-    request_schema,
-    response_schema,
-    versions_of,
-    without_unknown_tags,
-)
-from dualwrite.broker_emulator.api.request_bounds import Check, bounds_check, lengths_check
 from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.metrics.counters import errors_of
-from dualwrite.broker_emulator.net.codec import builder, cut_long_texts, writer
+from dualwrite.broker_emulator.messages.call import ApiFunctions
+from dualwrite.broker_emulator.messages.schemas import versions_of
 from dualwrite.broker_emulator.profiles import BEFORE_4_4, PULL_REQUESTS, RELEASES, Profile
-
-_RESPONSE_PREFIX = struct.Struct(">ii")  # frame size, correlation id
-_API_VERSIONS_KEY = 18
-
-
-class Schema:
-    """One version of one API: reads its requests, builds and writes its responses."""
-
-    __slots__ = (
-        "_check_large",
-        "_flexible_response_header",
-        "_read",
-        "_request_type",
-        "_write",
-        "check_bounds",
-        "errors_of",
-        "flexible_request_header",
-        "key",
-        "new",
-        "version",
-    )
-
-    def __init__(self, key: int, version: int) -> None:
-        request_type = request_schema(key, version)
-        response_type = response_schema(key, version)
-        self.key = key
-        self.version = version
-        self.flexible_request_header: bool = request_type.__header_schema__.__flexible__
-        # The ApiVersions response has the old header in every version: the client does not know our versions yet.
-        self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
-        self._request_type = request_type
-        self._read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(request_type)
-        self.check_bounds = bounds_check(request_type)
-        self._check_large: Check | None = None
-        self.errors_of = errors_of(response_type)
-        self._write = writer(response_type)
-        self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
-
-    def read(self, frame: bytes | memoryview, position: int) -> Any:
-        """Return the request that begins at `position`. Raises many error types for a malformed one."""
-        try:
-            request, _ = self._read(frame, position)
-        except KeyError:  # of a tagged field unknown to the codec
-            request, _ = self._read(without_unknown_tags(self._request_type, frame, position), 0)
-        return request
-
-    @property
-    def check_large(self) -> Check:
-        """The check of a large request, including its strings if it has no arrays. Generated when first needed."""
-        if self._check_large is None:
-            self._check_large = self.check_bounds or lengths_check(self._request_type)
-        return self._check_large
-
-    def frame(self, correlation_id: int, response: Any) -> bytes:
-        """Return the whole response frame, starting with its size."""
-        parts = [b"\0"] if self._flexible_response_header else []
-        try:
-            self._write(parts.append, response)
-        except struct.error:  # a message that quotes a very long name
-            return self.large_frame(correlation_id, response)
-        body = b"".join(parts)
-        return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
-
-    def large_frame(self, correlation_id: int, response: Any) -> bytes:
-        """Return the same frame, more slowly, but without an object in memory for each of its fields."""
-        body = bytearray(b"\0" if self._flexible_response_header else b"")
-        try:
-            self._write(body.extend, response)
-        except struct.error:
-            cut_long_texts(response)
-            del body[int(self._flexible_response_header) :]
-            self._write(body.extend, response)
-        return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
-
-
-@cache
-def schema(key: int, version: int) -> Schema:
-    """Return the schema of an API version, loaded on first use. Raises kio's UnknownEntity for an unknown version."""
-    return Schema(key, version)
-
-
-def _builders(response_type: Any) -> dict[str, Callable[..., Any]]:
-    module = __import__(response_type.__module__, fromlist=["*"])
-    return {
-        name: builder(member)
-        for name, member in vars(module).items()
-        if isinstance(member, type) and is_dataclass(member) and member.__module__ == module.__name__
-    }
-
-
-Handler = Callable[[Any], Awaitable[Any]]
-"""Handles a request (`NodeCall`) and returns its response, or None if the protocol has none."""
-
-Refusal = Callable[[Any, ErrorCode], Any]
-"""Returns the response to a request (`NodeCall`) with one error wherever the response has a field for errors."""
-
-
-@dataclass(slots=True)
-class ApiFunctions:
-    """The functions of an API in its file, such as `handle_end_txn` and `refuse_end_txn`."""
-
-    handle: Handler
-    refuse: Refusal
-    refuse_partitions: Refusal
-    """One error for each partition, even if `refuse` gives one error for the whole request."""
-
 
 FILES: Final[Mapping[str, tuple[int, ...]]] = {
     "produce": (0,),
@@ -196,13 +77,6 @@ class Api:
         """Return the newest version that a broker with `config` serves."""
         stable = self.newest.get(config.profile, self.max_version)
         return self.newest_unstable.get(config.profile, stable) if config.unstable_api_versions_enable else stable
-
-
-class Served(NamedTuple):
-    """One version of one API that a node serves."""
-
-    api: Api
-    message: Schema
 
 
 def by_key(*apis: Api) -> Mapping[int, Api]:

@@ -10,11 +10,11 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import named_partitions, why_not_assignable
-from dualwrite.broker_emulator.cluster.replication import assignment_of, finished
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, mapped, mapped_rows
+from dualwrite.broker_emulator.topics.replication import assignment_of, finished
+from dualwrite.broker_emulator.topics.topics import NO_LEADER, Partition
 
 
 class ElectionType(IntEnum):
@@ -132,7 +132,7 @@ def refuse_elect_leaders(call: NodeCall, error: ErrorCode) -> Any:
 async def handle_alter_partition_reassignments(call: NodeCall) -> Any:
     """Serve AlterPartitionReassignments (key 45), versions 0-1.
 
-    Moves the replicas of partitions to other nodes, or cancels a reassignment (KIP-455). `cluster/replication.py` has
+    Moves the replicas of partitions to other nodes, or cancels a reassignment (KIP-455). `topics/replication.py` has
     the rule for its completion.
 
     * Null replicas cancel: 85 if no reassignment is under way. Invalid replicas are 39.
@@ -211,7 +211,7 @@ def refuse_alter_partition_reassignments_partitions(call: NodeCall, error: Error
 async def handle_list_partition_reassignments(call: NodeCall) -> Any:
     """Serve ListPartitionReassignments (key 46), version 0.
 
-    The reassignments under way (KIP-455): here only those whose new replicas are held back (`cluster/replication.py`).
+    The reassignments under way (KIP-455): here only those whose new replicas are held back (`topics/replication.py`).
 
     * No list means all partitions. Unknown partitions, and those without a reassignment, are omitted.
     * Access: DESCRIBE on the cluster (31).

@@ -15,13 +15,13 @@ from dualwrite.broker_emulator.api.share_groups import (
     refused_offsets,
     require_share_group,
 )
-from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.groups.share.service import AlteredOffset
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.share.groups_service import AlteredOffset
 from dualwrite.broker_emulator.share.state import NO_OFFSET, NO_SUMMARY, UNKNOWN_COUNT, StateError, StateKey, Summary
 from dualwrite.broker_emulator.slices import Pace, mapped
+from dualwrite.broker_emulator.topics.topics import Topic
 
 
 async def handle_describe_share_group_offsets(call: NodeCall) -> Any:

@@ -23,18 +23,18 @@ from dualwrite.broker_emulator.api.groups import (
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
 from dualwrite.broker_emulator.cluster.features import SHARE_VERSION, finalized_level
-from dualwrite.broker_emulator.cluster.topics import Partition, Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, LEAVE_EPOCH
+from dualwrite.broker_emulator.groups.share.group import ASSIGNOR, ShareMember
+from dualwrite.broker_emulator.groups.share.membership import ShareHeartbeat
 from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation, ResourceType
-from dualwrite.broker_emulator.share.group import ASSIGNOR, ShareMember
 from dualwrite.broker_emulator.share.leader import SessionPartition
 from dualwrite.broker_emulator.share.led_partition import LeaderError, settings_of
-from dualwrite.broker_emulator.share.membership import ShareHeartbeat
 from dualwrite.broker_emulator.share.share_partition import AcknowledgeError, Acknowledgement
 from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.share.states import AcknowledgeType
 from dualwrite.broker_emulator.slices import Pace, at_once, mapped
+from dualwrite.broker_emulator.topics.topics import Partition, Topic
 
 MAX_MEMBER_ID_LENGTH = 36
 UNKNOWN_PARTITION = "This server does not host this topic-partition."

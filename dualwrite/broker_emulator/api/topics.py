@@ -8,9 +8,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.cluster.topics import Partition, Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.topics.topics import Partition, Topic
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """The number of partitions that one request can create (MAX_PARTITIONS_PER_BATCH of Kafka's controller)."""

@@ -9,12 +9,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
+from dualwrite.broker_emulator.messages.call import CloseConnectionError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, all_done, mapped
+from dualwrite.broker_emulator.topics.topics import OFFSETS_TOPIC, TopicPartition
 from dualwrite.broker_emulator.transactions.ports import Marker
 
 _MANY_TRANSACTIONS_VERSION = 4

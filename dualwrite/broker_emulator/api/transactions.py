@@ -10,11 +10,11 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import named_partitions, topics_response
-from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
 from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError, producer_fenced_below
 from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import mapped, mapped_rows, selected
+from dualwrite.broker_emulator.topics.topics import why_not_a_topic_name
 from dualwrite.broker_emulator.transactions.inspection import (
     ListTransactionsResult,
     TransactionDescription,

@@ -1,7 +1,7 @@
 """The cluster of one emulator: nodes, topics, partitions, leaders, reassignments and features.
 
-Of the APIs it imports the registry and the call alone. Open first: `cluster.py`.
+Open first: `cluster.py`.
 
-Imports of its neighbours: `api`, `configs`, `faults`, `groups`, `log`, `metrics`, `quotas`, `security`, `share`,
-`storage`, `transactions`.
+Imports of its neighbours: `configs`, `faults`, `groups`, `log`, `messages`, `quotas`, `security`, `share`, `storage`,
+`topics`, `transactions`.
 """

@@ -23,19 +23,9 @@ from dualwrite.broker_emulator.cluster.features import (
     as_finalized,
     is_supported,
 )
-from dualwrite.broker_emulator.cluster.topics import (
-    NO_LEADER,
-    OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    Partition,
-    Topic,
-    TopicPartition,
-    internal_topics,
-    is_legal_topic_name,
-)
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
-from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values
+from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values, with_topic_configs
 from dualwrite.broker_emulator.faults.registry import Faults
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
@@ -49,6 +39,16 @@ from dualwrite.broker_emulator.security.scram_users import ScramUsers
 from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage, StoredTopic
 from dualwrite.broker_emulator.suspended_coroutine import Soon
+from dualwrite.broker_emulator.topics.topics import (
+    NO_LEADER,
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    Partition,
+    Topic,
+    TopicPartition,
+    internal_topics,
+    is_legal_topic_name,
+)
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 
     from kio.schema.errors import ErrorCode
 
-    from dualwrite.broker_emulator.api.call import ClientConnection
+    from dualwrite.broker_emulator.cluster.counters import NodeCounters
     from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
-    from dualwrite.broker_emulator.metrics.counters import NodeCounters
+    from dualwrite.broker_emulator.messages.call import ClientConnection
     from dualwrite.broker_emulator.security.listener import Endpoint
     from dualwrite.broker_emulator.share.leader import ShareLeader
     from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator
@@ -351,7 +351,7 @@ class Cluster:
 
     def _log_config(self, topic: Topic, leader_id: int = NO_LEADER) -> LogConfig:
         """Return the settings of a topic's logs: the topic's own, or else the leader's defaults. Raises ValueError."""
-        return broker_log_config(self.config_of(leader_id)).with_overrides(topic.configs)
+        return with_topic_configs(broker_log_config(self.config_of(leader_id)), topic.configs)
 
     # settings
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from dualwrite.broker_emulator.clock import Clock
-from dualwrite.broker_emulator.cluster.replication import assign, assignment_of, cancelled, finished, started
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.storage.storage import Storage
+from dualwrite.broker_emulator.topics.replication import assign, assignment_of, cancelled, finished, started
+from dualwrite.broker_emulator.topics.topics import NO_LEADER, Partition
 
 _STORED_TOGETHER: Final = 100
 """The number of elections that are stored with one write."""
@@ -130,7 +130,7 @@ class Elections:
     # reassignments
 
     def reassign(self, partition: Partition, target: Sequence[int]) -> None:
-        """Move the replicas of a partition to `target` (`replication.py`). Raises StorageError if storage fails."""
+        """Move a partition's replicas to `target` (`topics/replication.py`). Raises StorageError if storage fails."""
         self._cluster.storage.replicas_assigned(*partition.name, target)
         assign(partition, started(assignment_of(partition), target))
         partition.log.on_release = [lambda: self._finish_reassignment_if_possible(partition)]

@@ -11,33 +11,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
+from dualwrite.broker_emulator.cluster.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode, NodeGoneError
-from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
-from dualwrite.broker_emulator.cluster.topics import (
+from dualwrite.broker_emulator.cluster.counters import NodeCounters
+from dualwrite.broker_emulator.config import BrokerConfig
+from dualwrite.broker_emulator.error_codes import NO_ERROR
+from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
+from dualwrite.broker_emulator.log.reading import UnreadableRecordError, replay
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
+from dualwrite.broker_emulator.security.listener import Endpoint
+from dualwrite.broker_emulator.suspended_coroutine import Soon
+from dualwrite.broker_emulator.topics.replication import lacks_replicas, wait_until_replicated
+from dualwrite.broker_emulator.topics.topics import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     Partition,
     TopicPartition,
 )
-from dualwrite.broker_emulator.config import BrokerConfig
-from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
-from dualwrite.broker_emulator.log.reading import UnreadableRecordError, replay
-from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
-from dualwrite.broker_emulator.metrics.counters import NodeCounters
-from dualwrite.broker_emulator.pause_points import PausePoint
-from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
-from dualwrite.broker_emulator.security.listener import Endpoint
-from dualwrite.broker_emulator.suspended_coroutine import Soon
-from dualwrite.broker_emulator.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from dualwrite.broker_emulator.transactions.ports import Marker
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.call import ClientConnection
-    from dualwrite.broker_emulator.api.registry import Served
+    from dualwrite.broker_emulator.messages.call import ClientConnection
     from dualwrite.broker_emulator.share.leader import ShareLeader
     from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator
 
@@ -47,10 +46,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+SendMarker = Callable[[ClusterNode, TopicPartition, Marker], Soon[ErrorCode]]
+"""Sends a marker to the leader of its partition."""
+
+
 class Node:
     """One broker from start to end. A restarted node is a new object, so that it remembers nothing."""
 
-    def __init__(self, node_id: int, cluster: Cluster, endpoints: Mapping[str, Endpoint]) -> None:
+    def __init__(
+        self, node_id: int, cluster: Cluster, endpoints: Mapping[str, Endpoint], send_with_faults: SendMarker
+    ) -> None:
         self.node_id = node_id
         self.cluster = cluster
         self.endpoints = endpoints  # the addresses that clients connect to, by listener
@@ -59,8 +64,6 @@ class Node:
         self.timers: list[Timer] = []
         self.connections: set[ClientConnection] = set()
         self.counters = NodeCounters()
-        self.served: dict[tuple[int, int], Served] = {}
-        """The API versions requested so far, by key and version; settings that affect them can no longer be altered."""
         self.quotas = NodeQuotas(cluster.quotas, cluster.clock, cluster.config)
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
@@ -70,7 +73,7 @@ class Node:
             clock=cluster.clock,
             log=_TransactionStateLog(node_id, cluster),
             producer_ids=ProducerIdManager(cluster.producer_id_blocks),
-            markers=_ClusterMarkers(cluster),
+            markers=_ClusterMarkers(cluster, send_with_faults),
             pause_points=cluster.pause_points,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -290,8 +293,9 @@ class _TransactionStateLog:
 class _ClusterMarkers:
     """Sends markers to the leaders of their partitions."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, send_with_faults: SendMarker) -> None:
         self._cluster = cluster
+        self._send_with_faults = send_with_faults
 
     def send(self, topic_partition: TopicPartition, marker: Marker) -> Soon[ErrorCode | None]:
         partition = self._cluster.partition(*topic_partition)
@@ -303,11 +307,3 @@ class _ClusterMarkers:
         if self._cluster.faults.meets_markers:
             return self._send_with_faults(leader, topic_partition, marker)
         return leader.write_marker(topic_partition, marker)
-
-    @staticmethod
-    async def _send_with_faults(leader: ClusterNode, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
-        # the API's file has many imports that a broker without such faults does not need
-        from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
-
-        await asyncio.sleep(0)  # EndTxn is answered before a fault delays its markers
-        return await send_marker_with_faults(leader, topic_partition, marker)

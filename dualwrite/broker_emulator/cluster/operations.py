@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
-from dualwrite.broker_emulator.cluster.replication import assignment_of
-from dualwrite.broker_emulator.cluster.topics import OFFSETS_TOPIC, Partition, Topic, TopicPartition
+from dualwrite.broker_emulator.cluster.config_changes import alter_broker, alter_stored, alter_topic
 from dualwrite.broker_emulator.configs.alteration import (
     ALL_BROKERS,
     AlterationError,
@@ -18,7 +17,6 @@ from dualwrite.broker_emulator.configs.alteration import (
     Operation,
     check_topic_configs,
 )
-from dualwrite.broker_emulator.configs.changes import alter_broker, alter_stored, alter_topic
 from dualwrite.broker_emulator.configs.effective import topic_settings
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import HIGH_WATERMARK, PartitionLog
@@ -27,13 +25,15 @@ from dualwrite.broker_emulator.security.acl import Acl, Authorizer
 from dualwrite.broker_emulator.security.authorizer import STANDARD_AUTHORIZER
 from dualwrite.broker_emulator.slices import Steps, in_slices
 from dualwrite.broker_emulator.text import did_you_mean
+from dualwrite.broker_emulator.topics.replication import assignment_of
+from dualwrite.broker_emulator.topics.topics import OFFSETS_TOPIC, Partition, Topic, TopicPartition
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 from dualwrite.broker_emulator.transactions.metadata import LAST_USABLE_EPOCH
 from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, TransactionState
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.call import ClientConnection
     from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
+    from dualwrite.broker_emulator.messages.call import ClientConnection
 
 
 _MAX_LISTED_TOPICS = 10

@@ -2,8 +2,8 @@
 
 Open `setting.py` first, which defines a setting. `broker_settings.py`, `resource_settings.py` and `kafka_3_9.py` are
 Kafka's tables; `differences.py` has the differences here. `reading.py` parses the settings of a broker, `effective.py`
-looks values up, `description.py` and `alteration.py` serve DescribeConfigs and AlterConfigs, and `changes.py` applies
-alterations to a cluster. Only `changes.py` imports `cluster/`.
+looks values up, and `description.py` and `alteration.py` serve DescribeConfigs and AlterConfigs;
+`cluster/config_changes.py` applies alterations.
 
-Imports of its neighbours: `cluster`, `log`, `security`, `storage`.
+Imports of its neighbours: `log`, `security`, `storage`.
 """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import cache
 from types import MappingProxyType
+from typing import Any, Final
 
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs import kafka_3_9
@@ -17,8 +19,8 @@ from dualwrite.broker_emulator.configs.differences import (
 )
 from dualwrite.broker_emulator.configs.reading import given_text
 from dualwrite.broker_emulator.configs.resource_settings import BROKER_SETTING_OF_GROUP, GROUP_SETTINGS
-from dualwrite.broker_emulator.configs.setting import Setting
-from dualwrite.broker_emulator.log.log_config import LogConfig, parse_cleanup_policy
+from dualwrite.broker_emulator.configs.setting import Setting, Value
+from dualwrite.broker_emulator.log.log_config import CleanupPolicy, LogConfig
 from dualwrite.broker_emulator.profiles import Settings
 
 
@@ -94,7 +96,7 @@ def broker_log_config(config: BrokerConfig) -> LogConfig:
     return LogConfig(
         segment_bytes=config.log_segment_bytes,
         segment_ms=config.log_roll_ms,
-        cleanup_policy=parse_cleanup_policy(config.log_cleanup_policy),
+        cleanup_policy=_policies(TOPIC_SETTINGS_HERE["cleanup.policy"].parse(config.log_cleanup_policy)),
         retention_ms=config.log_retention_ms,
         retention_bytes=config.log_retention_bytes,
         delete_retention_ms=config.log_cleaner_delete_retention_ms,
@@ -108,3 +110,24 @@ def broker_log_config(config: BrokerConfig) -> LogConfig:
         message_timestamp_before_max_ms=config.log_message_timestamp_before_max_ms,
         message_timestamp_after_max_ms=config.log_message_timestamp_after_max_ms,
     )
+
+
+_LOG_FIELDS: Final = {member.name.replace("_", "."): member.name for member in fields(LogConfig)}
+
+
+def with_topic_configs(config: LogConfig, configs: Mapping[str, str | None]) -> LogConfig:
+    """Return log settings overridden by a topic's configs; unknown names are ignored.
+
+    Raises ValueError, with a sentence for the user, on a value that a setting does not accept.
+    """
+    values: dict[str, Any] = {}
+    for name, text in configs.items():
+        if name in _LOG_FIELDS and text is not None:
+            value = TOPIC_SETTINGS_HERE[name].parse(text)
+            values[_LOG_FIELDS[name]] = _policies(value) if name == "cleanup.policy" else value
+    return replace(config, **values) if values else config
+
+
+def _policies(names: Value) -> frozenset[CleanupPolicy]:
+    assert isinstance(names, list)
+    return frozenset(map(CleanupPolicy, names))

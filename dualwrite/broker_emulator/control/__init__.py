@@ -5,7 +5,8 @@ has one file per subject. `shapes.py` reads, writes and describes JSON by datacl
 endpoints. `http_server.py` and `http_connection.py` are HTTP on asyncio; `page/` is the HTML page. `schema_registry/`
 uses the same HTTP server.
 
-Imports of its neighbours: `api`, `cluster`, `faults`, `groups`, `log`, `metrics`, `quotas`, `transactions`.
+Imports of its neighbours: `cluster`, `faults`, `groups`, `log`, `messages`, `metrics`, `quotas`, `topics`,
+`transactions`.
 """
 
 from __future__ import annotations

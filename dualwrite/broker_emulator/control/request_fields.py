@@ -11,8 +11,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
-from dualwrite.broker_emulator.api.message_schemas import request_schema, versions_of
 from dualwrite.broker_emulator.faults.fault import folded
+from dualwrite.broker_emulator.messages.schemas import request_schema, versions_of
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.text import did_you_mean
 

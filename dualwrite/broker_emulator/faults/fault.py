@@ -25,7 +25,7 @@ from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.text import did_you_mean
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.call import Call
+    from dualwrite.broker_emulator.messages.call import Call
 
 _MARKER_APIS = ("27", "writetxnmarkers")
 

@@ -18,7 +18,7 @@ from dualwrite.broker_emulator.faults.fault import Fault, check
 from dualwrite.broker_emulator.pause_points import ConditionNotifier, PausePoint
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.call import Call
+    from dualwrite.broker_emulator.messages.call import Call
 
 
 class FaultHandle:

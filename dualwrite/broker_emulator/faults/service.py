@@ -39,7 +39,7 @@ from dualwrite.broker_emulator.faults.fault import (
 from dualwrite.broker_emulator.faults.registry import FaultHandle, Faults, ReorderedPair
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.call import Call
+    from dualwrite.broker_emulator.messages.call import Call
 
 
 class Link(Protocol):

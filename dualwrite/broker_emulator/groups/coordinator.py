@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.slices import Steps
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.groups.shard import GroupShard
+    from dualwrite.broker_emulator.share.state import ShareClusterView
+    from dualwrite.broker_emulator.topics.topics import Partition
 
 
 class GroupCoordinator:
     """Finds the shard of a group and keeps the shards in step with the partitions that the node leads."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ShareClusterView) -> None:
         self._cluster = cluster
         self._shards: dict[int, GroupShard] = {}
         self._unused: dict[int, Partition] = {}

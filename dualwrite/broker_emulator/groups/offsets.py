@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup, ConsumerMember
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, GroupState
 from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 MEMBER_EPOCH_VERSION = 9
 """The version of OffsetCommit from which it has member epochs."""

@@ -17,7 +17,7 @@ import uuid
 from typing import NamedTuple
 
 from dualwrite.broker_emulator.groups.group import Group, GroupState, Member, Protocol
-from dualwrite.broker_emulator.groups.record_fields import FieldReader, FlexibleReader, uvarint
+from dualwrite.broker_emulator.log.record_fields import FieldReader, FlexibleReader, uvarint
 
 KEY_VERSION_OFFSET = 1
 KEY_VERSIONS_OFFSET = (0, 1)

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
-from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
@@ -49,17 +47,20 @@ from dualwrite.broker_emulator.groups.offsets import (
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance
 from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from dualwrite.broker_emulator.groups.replay import ReplayedGroups
+from dualwrite.broker_emulator.groups.share.service import ShareGroups
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.reading import replay
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.results import APPEND_ERRORS
 from dualwrite.broker_emulator.log.verification import VerificationGuard
-from dualwrite.broker_emulator.share.groups_service import ShareGroups
 from dualwrite.broker_emulator.slices import Steps
+from dualwrite.broker_emulator.topics.replication import wait_until_replicated
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+    from dualwrite.broker_emulator.share.state import ShareClusterView
+    from dualwrite.broker_emulator.topics.topics import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class TransactionOfOffsets:
 class GroupShard:
     """The groups of one partition."""
 
-    def __init__(self, cluster: ClusterView, partition: Partition) -> None:
+    def __init__(self, cluster: ShareClusterView, partition: Partition) -> None:
         """Replay the partition. Must run in the emulator's loop, because members' session timeouts start."""
         self.partition = partition
         self._cluster = cluster

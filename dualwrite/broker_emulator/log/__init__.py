@@ -4,9 +4,8 @@ Start with `partition_log.py` (append, markers, read). `last_stable_offset.py` c
 the aborted index. `producer_state.py` has the rules by which batches and markers of producers are accepted, and
 `verification.py` KIP-890's guards. `record_batch.py` is the format. Below `PartitionLog`, `segments.py` keeps the
 segments of one log, which come from a storage (it declares both): in memory (`memory_segment.py`) or on disk
-(`disk_log.py`, `disk_segment.py`; a start: `disk_loading.py`, `recovery.py`). `cleaner.py` compacts.
+(`disk_log.py`, `disk_segment.py`, `flusher.py`; a start: `disk_loading.py`, `log_ends.py`, `recovery.py`).
+`cleaner.py` compacts.
 
-Of the metrics it imports the counters, of the storage the flusher and the log ends.
-
-Imports of its neighbours: `configs`, `metrics`, `storage`.
+Imports of its neighbours: none.
 """

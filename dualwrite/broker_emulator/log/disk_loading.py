@@ -18,10 +18,10 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, IndexFile, segment_path
 from dualwrite.broker_emulator.log.files import TEMPORARY_SUFFIX, OpenFiles
+from dualwrite.broker_emulator.log.log_ends import LogEnd
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, parse_header
 from dualwrite.broker_emulator.log.recovery import Damage, scan
 from dualwrite.broker_emulator.log.segments import LogState, StorageError
-from dualwrite.broker_emulator.storage.log_ends import LogEnd
 
 logger = logging.getLogger(__name__)
 

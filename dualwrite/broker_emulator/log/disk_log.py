@@ -33,10 +33,10 @@ from dualwrite.broker_emulator.log.disk_loading import (
 )
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, segment_path
 from dualwrite.broker_emulator.log.files import OpenFiles, sync_data, sync_folder, write_atomically
+from dualwrite.broker_emulator.log.flusher import Flusher, FlushJob
+from dualwrite.broker_emulator.log.log_ends import LogEnd
 from dualwrite.broker_emulator.log.segments import LoadedLog, LogState, Segment, StorageError
 from dualwrite.broker_emulator.slices import Steps
-from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
-from dualwrite.broker_emulator.storage.log_ends import LogEnd
 
 logger = logging.getLogger(__name__)
 

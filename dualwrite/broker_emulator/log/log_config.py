@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
-
-from dualwrite.broker_emulator.configs.differences import TOPIC_SETTINGS_HERE
-from dualwrite.broker_emulator.configs.setting import Value
 
 _MEBIBYTE = 1 << 20
 _DAY_MS = 86_400_000
@@ -80,28 +75,3 @@ class LogConfig:
     def checks_each_record(self) -> bool:
         """Whether acceptance depends on the key or the timestamp of each record."""
         return self.is_compacted or (self.limits_timestamps and not self.is_log_append_time)
-
-    def with_overrides(self, configs: Mapping[str, str | None]) -> LogConfig:
-        """Return these settings overridden by a topic's configs; unknown names are ignored.
-
-        Raises ValueError, with a sentence for the user, on a value that a setting does not accept.
-        """
-        values: dict[str, Any] = {}
-        for name, text in configs.items():
-            if name in _NAMES and text is not None:
-                value = TOPIC_SETTINGS_HERE[name].parse(text)
-                values[_NAMES[name]] = _policies(value) if name == "cleanup.policy" else value
-        return replace(self, **values) if values else self
-
-
-_NAMES: Final = {member.name.replace("_", "."): member.name for member in fields(LogConfig)}
-
-
-def parse_cleanup_policy(value: str) -> frozenset[CleanupPolicy]:
-    """Parse Kafka's list of policies: `delete`, `compact`, both with a comma, or none. Raises ValueError."""
-    return _policies(TOPIC_SETTINGS_HERE["cleanup.policy"].parse(value))
-
-
-def _policies(names: Value) -> frozenset[CleanupPolicy]:
-    assert isinstance(names, list)
-    return frozenset(map(CleanupPolicy, names))

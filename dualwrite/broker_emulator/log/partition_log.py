@@ -52,6 +52,7 @@ from dualwrite.broker_emulator.log.record_batch import (
 from dualwrite.broker_emulator.log.results import (
     NO_APPEND_TIME_MS,
     AppendResult,
+    LogTraffic,
     ProducerDescription,
     ReadResult,
     refused,
@@ -59,7 +60,6 @@ from dualwrite.broker_emulator.log.results import (
 from dualwrite.broker_emulator.log.segments import LogStorage, Segments, StorageError, retained_from
 from dualwrite.broker_emulator.log.validation import CheckedContents, check_batches
 from dualwrite.broker_emulator.log.verification import VerificationGuard, Verifications
-from dualwrite.broker_emulator.metrics.counters import LogTraffic
 from dualwrite.broker_emulator.slices import Steps
 
 logger = logging.getLogger(__name__)

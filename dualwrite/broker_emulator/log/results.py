@@ -1,4 +1,4 @@
-"""Results of a partition's log: of an append, as a coordinator reports it too, of a read, and about its producers."""
+"""Results of a partition's log: of an append, as a coordinator reports it too, of a read, and counts of both."""
 
 from __future__ import annotations
 
@@ -46,6 +46,17 @@ class ProducerDescription(NamedTuple):
     last_timestamp: int
     coordinator_epoch: int
     current_txn_start_offset: int
+
+
+class LogTraffic:
+    """Records and bytes written to and read from a partition since its node's process started."""
+
+    __slots__ = ("bytes_in", "bytes_out", "messages_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.messages_in = 0
 
 
 def refused(rejection: Rejection) -> AppendResult:

@@ -1,7 +1,6 @@
-"""Metrics of the emulator: counted on the path of requests, collected on demand.
+"""Metrics of the emulator: collected on demand, from the counters on the path of requests.
 
-Open `snapshot.py` first: it defines the metrics and collects them. `counters.py` is updated by every request, and
-`prometheus.py` renders a snapshot as text. Only `snapshot.py` reads the cluster.
+Open `snapshot.py` first: it defines the metrics and collects them. `prometheus.py` renders a snapshot as text.
 
-Imports of its neighbours: `cluster`, `groups`, `transactions`.
+Imports of its neighbours: `cluster`, `groups`, `topics`, `transactions`.
 """

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
+from dualwrite.broker_emulator.cluster.counters import BOUNDS_MS, Histogram
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
-from dualwrite.broker_emulator.metrics.counters import BOUNDS_MS, Histogram
 from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.transactions.states import TransactionState
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
-    from dualwrite.broker_emulator.cluster.topics import Partition
+    from dualwrite.broker_emulator.topics.topics import Partition
 
 
 class Durations(NamedTuple):

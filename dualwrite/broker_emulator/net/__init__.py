@@ -2,5 +2,6 @@
 
 Open first: `server.py`, the connection.
 
-Imports of its neighbours: `api`, `cluster`, `faults`, `log`, `quotas`, `security`.
+Imports of its neighbours: `api`, `cluster`, `faults`, `log`, `messages`, `quotas`, `security`, `topics`,
+`transactions`.
 """

@@ -12,13 +12,13 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Final, get_origin
 
-from dualwrite.broker_emulator.api.registry import Schema
-from dualwrite.broker_emulator.api.request_bounds import (
+from dualwrite.broker_emulator.messages.request_bounds import (
     TooManyElementsError,
     read_unsigned_varint,
     too_many_elements,
     without_none,
 )
+from dualwrite.broker_emulator.messages.schema import Schema
 
 _SIZE: Final = struct.Struct(">i")
 SIZE_BYTES: Final = _SIZE.size

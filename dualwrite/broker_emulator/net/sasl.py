@@ -8,9 +8,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.call import Call, CloseConnectionError
-from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Schema
+from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.messages.call import Call, CloseConnectionError
+from dualwrite.broker_emulator.messages.schema import Schema
 from dualwrite.broker_emulator.net.server import ClosingLog, Connection
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError, Reaction, RequestKind, State
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl

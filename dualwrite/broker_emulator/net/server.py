@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.call import Call, CloseConnectionError
 from dualwrite.broker_emulator.api.connection import unsupported_version_body
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, Api, Schema, Served, schema
+from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, PRODUCE, Api
 from dualwrite.broker_emulator.faults.service import serve_with_faults
 from dualwrite.broker_emulator.log.segments import StorageError
+from dualwrite.broker_emulator.messages.call import Call, CloseConnectionError
+from dualwrite.broker_emulator.messages.schema import Schema, schema
 from dualwrite.broker_emulator.net.requests import (
     HEADER_BYTES,
     SIZE_BYTES,
@@ -334,11 +335,13 @@ class Connection(asyncio.Protocol):
             raise MalformedFrameError(f"{size - SIZE_BYTES} bytes are too few for a request header")
         _, key, version, correlation_id, client_id_length = unpack_header(frame)
         node = self.node
-        served = node.served.get((key, version)) or self._look_up(key, version)
-        if served is None:
-            self._refuse_version(key, version, correlation_id)
+        api = APIS.get(key)
+        if api is None:
+            raise MalformedFrameError(f"API key {key} is not served")
+        if not api.min_version <= version <= api.max_version_for(node.cluster.config):
+            self._refuse_version(api, version, correlation_id)
             return
-        api, message = served
+        message = schema(key, version)
         self._request_bytes = size - SIZE_BYTES
         node.counters.bytes_in += size
         try:
@@ -385,20 +388,10 @@ class Connection(asyncio.Protocol):
             return serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
         return self._handle(call)
 
-    def _look_up(self, key: int, version: int) -> Served | None:
-        """Return the handler of this API version, and remember it in the node; None if the version is not served."""
-        api = APIS.get(key)
-        if api is None:
-            raise MalformedFrameError(f"API key {key} is not served")
-        if not api.min_version <= version <= api.max_version_for(self.node.cluster.config):
-            return None
-        served = self.node.served[key, version] = Served(api, schema(key, version))
-        return served
-
-    def _refuse_version(self, key: int, version: int, correlation_id: int) -> None:
+    def _refuse_version(self, api: Api, version: int, correlation_id: int) -> None:
         """Answer ApiVersions from the header alone (KIP-511); for any other API close the connection, as Kafka does."""
-        if key != API_VERSIONS:
-            raise MalformedFrameError(f"{APIS[key].schema_name} v{version} is not served")
+        if api.key != API_VERSIONS:
+            raise MalformedFrameError(f"{api.schema_name} v{version} is not served")
         oldest = schema(API_VERSIONS, 0)
         self.write(oldest.frame(correlation_id, unsupported_version_body(oldest.new, self.node.cluster.config)))
 

@@ -11,7 +11,7 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from dualwrite.broker_emulator.api.call import CloseConnectionError
+from dualwrite.broker_emulator.messages.call import CloseConnectionError
 from dualwrite.broker_emulator.net.server import Connection
 from dualwrite.broker_emulator.security.principal import (
     ANONYMOUS,

@@ -2,5 +2,5 @@
 
 Only the two commands import this. Open first: `command_line.py`.
 
-Imports of its neighbours: `cluster`, `log`, `security`.
+Imports of its neighbours: `log`, `security`, `topics`.
 """

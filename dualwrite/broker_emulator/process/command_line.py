@@ -22,13 +22,13 @@ from typing import Any, Final
 import click
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
 from dualwrite.broker_emulator.config import BrokerConfig, read_properties
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.process.tuning import settle_memory, take_all_descriptors
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.listener import UNROUTABLE
+from dualwrite.broker_emulator.topics.topics import why_not_a_topic_name
 
 logger = logging.getLogger(__name__)
 

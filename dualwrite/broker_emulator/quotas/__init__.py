@@ -3,5 +3,5 @@
 Open `client_quotas.py` first: the entities of quotas, the valid quotas, and the current ones. `enforcement.py` measures
 clients against their quotas and computes rates; the server then mutes connections.
 
-Imports of its neighbours: `api`, `storage`.
+Imports of its neighbours: `messages`, `storage`.
 """

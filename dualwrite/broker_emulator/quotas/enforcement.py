@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.quotas.client_quotas import ClientQuotas, Limit, Quota
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.api.call import Call
     from dualwrite.broker_emulator.clock import Clock
     from dualwrite.broker_emulator.config import BrokerConfig
+    from dualwrite.broker_emulator.messages.call import Call
 
 _PRODUCE, _FETCH = 0, 1
 _EXEMPT = frozenset({17, 27, 36})

@@ -6,5 +6,5 @@ reads schemas; `avro_schema.py`, `avro_resolution.py`, `json_schema.py` and `pro
 `service.py` writes the records; `server.py` is the HTTP server, on the connections of `control/http_connection.py`.
 Only `emulator.py` imports this package, and only when the registry is enabled.
 
-Imports of its neighbours: `cluster`, `control`, `log`, `security`.
+Imports of its neighbours: `cluster`, `control`, `log`, `security`, `topics`.
 """

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster
-from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.reading import UNREADABLE
 from dualwrite.broker_emulator.log.record_batch import parse_header, records_of
@@ -25,6 +23,8 @@ from dualwrite.broker_emulator.schema_registry.state import SCHEMAS_TOPIC, Regis
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
 from dualwrite.broker_emulator.slices import Pace, in_slices
+from dualwrite.broker_emulator.topics.replication import lacks_replicas, wait_until_replicated
+from dualwrite.broker_emulator.topics.topics import NO_LEADER, Partition
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.log.partition_log import PartitionLog

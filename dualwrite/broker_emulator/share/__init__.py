@@ -1,11 +1,10 @@
-"""Share groups (KIP-932): membership, the records in flight of each share-partition, and their persisted state.
+"""Share-partitions (KIP-932): the records in flight of each for a share group, and their persisted state.
 
 Start with `share_partition.py`, which decides which member gets which records; `states.py` has the tables of states.
-Membership is in `group.py`, `membership.py` and `group_records.py` (records of `__consumer_offsets`), the persisted
-state in `state.py` and `state_records.py` (records of `__share_group_state`), sessions in `leader.py`.
+The persisted state is in `state.py` and `state_records.py` (records of `__share_group_state`), sessions are in
+`leader.py`. The groups and their members are in `groups/share/`.
 
-The shells (`groups_service.py` at the group coordinator, `state_coordinator.py`, `leader.py`) may import the cluster,
-the log and the clock; everything else does no I/O and reads no clock.
+Only the shells (`state_coordinator.py`, `leader.py`) do I/O and read a clock.
 
-Imports of its neighbours: `cluster`, `configs`, `groups`, `log`, `transactions`.
+Imports of its neighbours: `configs`, `log`, `topics`, `transactions`.
 """

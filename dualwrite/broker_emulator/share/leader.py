@@ -18,7 +18,8 @@ from dualwrite.broker_emulator.share.state import StateKey
 from dualwrite.broker_emulator.slices import Pace
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
+    from dualwrite.broker_emulator.share.state import ShareClusterView
+    from dualwrite.broker_emulator.topics.topics import Partition
 
 
 OPEN_EPOCH: Final = 0
@@ -128,7 +129,7 @@ class ShareSessions:
 class ShareLeader:
     """Finds the share-partitions of the partitions that this node leads."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ShareClusterView) -> None:
         self.sessions = ShareSessions()
         self._cluster = cluster
         self._led: dict[StateKey, LedPartition] = {}

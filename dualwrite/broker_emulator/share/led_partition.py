@@ -30,9 +30,10 @@ from dualwrite.broker_emulator.share.state import NO_OFFSET, ShareState, ShareSt
 from dualwrite.broker_emulator.slices import at_once
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
     from dualwrite.broker_emulator.log.results import ReadResult
+    from dualwrite.broker_emulator.share.state import ShareClusterView
+    from dualwrite.broker_emulator.topics.topics import Partition
 
 
 _DURATION = re.compile(
@@ -81,7 +82,7 @@ class LedPartition:
     """One share-partition, for as long as this node leads the partition."""
 
     def __init__(
-        self, cluster: ClusterView, key: StateKey, partition: Partition, on_available: Callable[[], None]
+        self, cluster: ShareClusterView, key: StateKey, partition: Partition, on_available: Callable[[], None]
     ) -> None:
         """Read the persisted state. Raises LeaderError."""
         self._cluster = cluster
@@ -259,7 +260,7 @@ class LedPartition:
             self._arm_at(now_ms + _RETRY_MS)
 
 
-def settings_of(cluster: ClusterView, group_id: str) -> ShareSettings:
+def settings_of(cluster: ShareClusterView, group_id: str) -> ShareSettings:
     """Return the settings for one group: its own (GROUP configs), else the brokers'."""
     values = cluster.group_config(group_id)
     return ShareSettings(

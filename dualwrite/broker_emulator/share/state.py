@@ -12,6 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.share.states import PERSISTED_RECORD_STATES
+from dualwrite.broker_emulator.topics.topics import ClusterView
 
 NO_OFFSET = -1
 """The start offset of a share-partition that was never fetched from."""
@@ -200,3 +201,11 @@ class States(Protocol):
 
     async def delete(self, key: StateKey) -> None:
         """Delete the state of a share-partition, and make its leader forget it."""
+
+
+class ShareClusterView(ClusterView, Protocol):
+    """The part of the cluster that coordinators and leaders of share groups read."""
+
+    @property
+    def share_states(self) -> States:
+        """The persisted state of share groups."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.replication import wait_until_replicated
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.reading import replay
 from dualwrite.broker_emulator.log.record_batch import build_batch
@@ -33,14 +32,15 @@ from dualwrite.broker_emulator.share.state import (
     inconsistency,
 )
 from dualwrite.broker_emulator.slices import at_once
+from dualwrite.broker_emulator.topics.replication import wait_until_replicated
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
     from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+    from dualwrite.broker_emulator.topics.topics import ClusterView, Partition
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dualwrite.broker_emulator.groups import record_fields as fields
-from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
+from dualwrite.broker_emulator.log import record_fields as fields
 from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
+from dualwrite.broker_emulator.log.record_fields import FlexibleReader
 from dualwrite.broker_emulator.share.state import (
     UNKNOWN_COUNT,
     ShareState,

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import SHARE_STATE_CONFIGS, SHARE_STATE_TOPIC
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.share.state import StateError
 from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator, StateShard, partition_of
+from dualwrite.broker_emulator.topics.topics import SHARE_STATE_CONFIGS, SHARE_STATE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dualwrite.broker_emulator.cluster.topics import Partition, Topic
     from dualwrite.broker_emulator.config import BrokerConfig
     from dualwrite.broker_emulator.share.leader import ShareLeader
     from dualwrite.broker_emulator.share.state import StateKey
+    from dualwrite.broker_emulator.topics.topics import Partition, Topic
 
 
 class ShareNode(Protocol):

@@ -2,7 +2,7 @@
 
 ```
 metadata.journal                     cluster id, features, topics, leader epochs, allocated producer ids, other values
-log-ends                             how far the journal and each log reached (`log_ends.py`)
+log-ends                             how far the journal and each log reached (`log/log_ends.py`)
 <topic>-<partition>/<offset>.log     record batches, in Kafka's layout (`log/disk_log.py`)
 .lock                                locked by the process that uses the directory
 .clean-shutdown                      exists while no process uses the directory, if the last one stopped in order
@@ -28,11 +28,11 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_loading import segment_paths
 from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog, doomed_stem, folder_removal
 from dualwrite.broker_emulator.log.files import OpenFiles, write_atomically
+from dualwrite.broker_emulator.log.flusher import Flusher
+from dualwrite.broker_emulator.log.log_ends import LogEnds
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.storage import journal
-from dualwrite.broker_emulator.storage.flusher import Flusher
-from dualwrite.broker_emulator.storage.log_ends import LogEnds
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, Space, StoredTopic
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 Every start rewrites the file with the current state only, as a new generation; its first line says how many lines that
 takes. Each change is in the file before it takes effect. So a line cut short by a crash is the last one and never took
 effect, while damage before the last line is an error. A journal that lost whole lines at its end is detected by the
-size in `log_ends.py`.
+size in `log/log_ends.py`.
 
 The file holds the keys of SCRAM users, so only its owner may read it.
 """
@@ -21,8 +21,8 @@ from typing import Any
 from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.files import write_atomically
+from dualwrite.broker_emulator.log.log_ends import JournalMark
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.storage.log_ends import JournalMark
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, StoredTopic, StoredValues, put_value
 
 logger = logging.getLogger(__name__)

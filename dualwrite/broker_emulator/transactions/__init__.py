@@ -5,8 +5,7 @@ of `metadata.py`; `states.py` has the valid steps between states, `service.py` a
 the markers. All steps that bump a producer epoch are in `transitions.py` (`ended_with_bump`, `fenced_and_aborted`,
 `kept`), except the step of InitProducerId without an open transaction: `coordinator._initialise`.
 
-`coordinator.py`, `transitions.py`, `states.py` and `metadata.py` do no I/O and read no clock. Of the cluster they
-import names of partitions; only `add_partitions_to_txn_manager.py`, a broker's client of the coordinator, knows it.
+`coordinator.py`, `transitions.py`, `states.py` and `metadata.py` do no I/O and read no clock.
 
-Imports of its neighbours: `cluster`, `log`.
+Imports of its neighbours: `log`, `topics`.
 """

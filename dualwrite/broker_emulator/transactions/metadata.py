@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, Self
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import MAX_EPOCH, TWO_PHASE_COMMIT_TIMEOUT_MS, BrokerConfig
 from dualwrite.broker_emulator.profiles import KeepPrepared, LateCommit
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.states import TransactionState
 
 NO_PRODUCER_ID = -1

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.suspended_coroutine import Soon
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 
 class StateLog(Protocol):

@@ -14,12 +14,12 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Clock
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
 from dualwrite.broker_emulator.slices import Retries, all_done
 from dualwrite.broker_emulator.suspended_coroutine import Soon, begin, finish
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import inspection, transitions
 from dualwrite.broker_emulator.transactions.coordinator import (

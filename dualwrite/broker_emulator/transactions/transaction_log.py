@@ -13,8 +13,8 @@ from functools import lru_cache
 from operator import mul
 from typing import Any
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

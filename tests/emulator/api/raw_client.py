@@ -15,10 +15,10 @@ from typing import Any, Self, get_args, get_origin
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 
-from dualwrite.broker_emulator.api.message_schemas import request_schema, response_schema, versions_of
 from dualwrite.broker_emulator.api.registry import APIS
-from dualwrite.broker_emulator.api.request_bounds import without_none
 from dualwrite.broker_emulator.log.record_batch import build_batch
+from dualwrite.broker_emulator.messages.request_bounds import without_none
+from dualwrite.broker_emulator.messages.schemas import request_schema, response_schema, versions_of
 
 KEYS = {name: key for key, name in api_key_map.items() if key in APIS}
 ALL_VERSIONS = [(api, version) for api in KEYS for version in versions_of(api)]

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.api.message_schemas import request_schema
-from dualwrite.broker_emulator.api.registry import APIS, schema
-from dualwrite.broker_emulator.net.codec import uvarint
+from dualwrite.broker_emulator.api.registry import APIS
+from dualwrite.broker_emulator.messages.codec import uvarint
+from dualwrite.broker_emulator.messages.schema import schema
+from dualwrite.broker_emulator.messages.schemas import request_schema
 from dualwrite.broker_emulator.net.requests import decoded
 from tests.emulator.api.raw_client import KEYS, RawClient, decode, milliseconds, request_type
 from tests.emulator.api.tagged import UNKNOWN_TAGS, with_unknown_tags

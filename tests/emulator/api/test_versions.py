@@ -11,8 +11,8 @@ from kio.schema.index import api_key_map
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile
 from dualwrite.broker_emulator.api import registry
-from dualwrite.broker_emulator.api.message_schemas import versions_of
 from dualwrite.broker_emulator.api.registry import APIS, Api
+from dualwrite.broker_emulator.messages.schemas import versions_of
 from tests.emulator.api.raw_client import (
     ALL_VERSIONS,
     KEYS,

@@ -12,9 +12,9 @@ import pytest
 from crc32c import crc32c
 
 from dualwrite.broker_emulator import BrokerConfig
-from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.api.registry import APIS
-from dualwrite.broker_emulator.api.request_bounds import bounds_check
+from dualwrite.broker_emulator.messages.request_bounds import bounds_check
+from dualwrite.broker_emulator.messages.schemas import request_schema
 from tests.emulator.api.raw_client import KEYS, RawClient, encode, milliseconds, plain_batch
 from tests.emulator.hostile.requests import LENGTHS, SERVED, sized
 from tests.emulator.hostile.victim import Victim

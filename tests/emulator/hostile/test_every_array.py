@@ -16,9 +16,9 @@ from uuid import UUID
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
-from dualwrite.broker_emulator.api.message_schemas import request_schema
 from dualwrite.broker_emulator.api.registry import APIS
-from dualwrite.broker_emulator.api.request_bounds import without_none
+from dualwrite.broker_emulator.messages.request_bounds import without_none
+from dualwrite.broker_emulator.messages.schemas import request_schema
 from tests.emulator.hostile.requests import frame
 from tests.emulator.hostile.turns import LONGEST, watched
 

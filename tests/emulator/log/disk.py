@@ -8,10 +8,10 @@ from typing import Any
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
 from dualwrite.broker_emulator.log.files import OpenFiles
+from dualwrite.broker_emulator.log.flusher import Flusher
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import iter_records
-from dualwrite.broker_emulator.storage.flusher import Flusher
 from tests.emulator.log.writers import NOW_MS
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.configs.effective import with_topic_configs
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemoryStorage
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
@@ -30,7 +31,7 @@ MakeLog = Callable[..., PartitionLog]
 def make_log(request: pytest.FixtureRequest, tmp_path: Path) -> MakeLog:
     def make(policy: str = "compact", **settings: Any) -> PartitionLog:
         settings = {"segment_bytes": 1, "min_cleanable_dirty_ratio": 0.0} | settings
-        config = LogConfig(**settings).with_overrides({"cleanup.policy": policy})
+        config = with_topic_configs(LogConfig(**settings), {"cleanup.policy": policy})
         log = open_log(tmp_path / "orders-0") if request.param == "disk" else PartitionLog("orders", 0)
         log.configure(config)
         return log
@@ -230,7 +231,7 @@ def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: 
         folder = tmp_path / str(survived) / "orders-0"
         folder.parent.mkdir()
         log = open_log(folder, segment_bytes=200, min_cleanable_dirty_ratio=0.0)
-        log.configure(log.config.with_overrides({"cleanup.policy": "compact"}))
+        log.configure(with_topic_configs(log.config, {"cleanup.policy": "compact"}))
         for number in range(8):
             put(log, (f"key{number % 2}", str(number)))
         left = survived
@@ -278,7 +279,7 @@ def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: 
 @settings(max_examples=examples(150), deadline=None)
 def test_compaction_never_changes_a_readers_final_values(steps: list[tuple[str, str, int]], segment_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes, min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
-    log = PartitionLog("orders", 0, config=config.with_overrides({"cleanup.policy": "compact"}))
+    log = PartitionLog("orders", 0, config=with_topic_configs(config, {"cleanup.policy": "compact"}))
     plain = PartitionLog("orders", 0)
     now_ms, epochs, is_open = NOW_MS, {1: 0, 2: 0}, {1: 0, 2: 0}
     for number, (what, key, producer_id) in enumerate(steps):
@@ -373,7 +374,7 @@ def test_a_record_that_is_larger_than_allowed_by_now_ends_compaction(
         put(log, ("a", value))
     put(log, ("newest", "segment"))
     before = log.config
-    log.configure(before.with_overrides(SMALLER))
+    log.configure(with_topic_configs(before, SMALLER))
     compact(log)
     assert [offset for offset, _, _ in data(log)] == kept
     log.configure(before)
@@ -394,11 +395,11 @@ def test_a_larger_record_that_was_compacted_before(make_log: MakeLog) -> None:
     compact(log)
     for value in ("1", "2"):
         put(log, ("a", LARGE[:1999] + value))
-    log.configure(log.config.with_overrides(SMALLER))
+    log.configure(with_topic_configs(log.config, SMALLER))
     compact(log)
     at_once(log.delete_old_segments(NOW_MS))
     assert [key for _, key, _ in data(log)] == ["b", "c", "newest", "a", "a"]
-    log.configure(log.config.with_overrides({"cleanup.policy": "delete"}))  # which the cleaner does not do
+    log.configure(with_topic_configs(log.config, {"cleanup.policy": "delete"}))  # which the cleaner does not do
     at_once(log.delete_old_segments(NOW_MS))
     assert [key for _, key, _ in data(log)] == ["a"]
 
@@ -413,7 +414,7 @@ def test_the_larger_record_of_an_aborted_transaction_is_not_looked_at(make_log: 
     for value in ("2", "3"):
         put(log, ("a", value))
     put(log, ("newest", "segment"))
-    log.configure(log.config.with_overrides(SMALLER))
+    log.configure(with_topic_configs(log.config, SMALLER))
     compact(log)
     assert data(log) == [(3, "a", "3"), (4, "newest", "segment")]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker_emulator.configs.effective import with_topic_configs
 from dualwrite.broker_emulator.log import disk_log
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.segments import StorageError
@@ -25,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(8):
         put(log, ("k", str(number)), ("other" if number % 2 else "another", str(number)))
     policy = {"cleanup.policy": "compact"}
-    log.configure(LogConfig(segment_bytes=500, min_cleanable_dirty_ratio=0.0).with_overrides(policy))
+    log.configure(with_topic_configs(LogConfig(segment_bytes=500, min_cleanable_dirty_ratio=0.0), policy))
     log.close()
     with monkeypatch.context() as patched:
         patched.setattr(disk_log, "compacted_bases", lambda _: [])

@@ -16,9 +16,9 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
 from dualwrite.broker_emulator.log.files import OpenFiles, sync_data
+from dualwrite.broker_emulator.log.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 from tests.emulator.log.disk import contents, open_log, segment_files
 from tests.emulator.log.writers import NOW_MS, batch, end_transaction
 

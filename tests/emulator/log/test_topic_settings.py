@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.configs.effective import with_topic_configs
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records
@@ -25,7 +26,8 @@ HOUR_MS = 3_600_000
 def make_log(request: pytest.FixtureRequest, tmp_path: Path) -> MakeLog:
     def make(**settings: str) -> PartitionLog:
         log = open_log(tmp_path / "orders-0") if request.param == "disk" else PartitionLog("orders", 0)
-        log.configure(LogConfig().with_overrides({name.replace("_", "."): text for name, text in settings.items()}))
+        configs = {name.replace("_", "."): text for name, text in settings.items()}
+        log.configure(with_topic_configs(LogConfig(), configs))
         return log
 
     return make
@@ -60,7 +62,7 @@ def test_the_age_of_a_segment_is_known_after_a_restart(tmp_path: Path) -> None:
     put(log, "a")
     log.close()
     log = open_log(tmp_path / "orders-0")
-    log.configure(LogConfig().with_overrides({"segment.ms": "1000", "retention.ms": "5000"}))
+    log.configure(with_topic_configs(LogConfig(), {"segment.ms": "1000", "retention.ms": "5000"}))
     put(log, "b", now_ms=NOW_MS + 1001)
     at_once(log.delete_old_segments(NOW_MS + 6001))
     assert log.log_start_offset == 1

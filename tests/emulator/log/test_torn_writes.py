@@ -11,16 +11,15 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.log import recovery
+from dualwrite.broker_emulator.log import log_ends, recovery
 from dualwrite.broker_emulator.log.disk_log import DiskLog
 from dualwrite.broker_emulator.log.files import OpenFiles
+from dualwrite.broker_emulator.log.flusher import Flusher
 from dualwrite.broker_emulator.log.log_config import LogConfig
+from dualwrite.broker_emulator.log.log_ends import JournalMark, LogEnds
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, stamp
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.storage import log_ends
-from dualwrite.broker_emulator.storage.flusher import Flusher
-from dualwrite.broker_emulator.storage.log_ends import JournalMark, LogEnds
 from tests.emulator.log.disk import open_log, segment_files
 from tests.emulator.log.writers import NOW_MS, batch
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER
+from dualwrite.broker_emulator.topics.topics import NO_LEADER
 from tests.emulator.api.raw_client import (
     batch_of,
     fetch_fields,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, PartitionError
-from dualwrite.broker_emulator.cluster.replication import Assignment, started
+from dualwrite.broker_emulator.topics.replication import Assignment, started
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import (
     PREFERRED,

@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.groups.share.group import ShareGroup
+from dualwrite.broker_emulator.groups.share.membership import ShareHeartbeat
+from dualwrite.broker_emulator.groups.share.service import AlteredOffset
 from dualwrite.broker_emulator.share import state_coordinator
-from dualwrite.broker_emulator.share.group import ShareGroup
-from dualwrite.broker_emulator.share.groups_service import AlteredOffset
-from dualwrite.broker_emulator.share.membership import ShareHeartbeat
 from dualwrite.broker_emulator.share.state import (
     NO_OFFSET,
     UNKNOWN_COUNT,

@@ -7,15 +7,15 @@ from uuid import UUID
 import pytest
 
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
-from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
-from dualwrite.broker_emulator.share import state_records
-from dualwrite.broker_emulator.share.group import ShareGroup, ShareMember, StateTopic
-from dualwrite.broker_emulator.share.group_records import (
+from dualwrite.broker_emulator.groups.share.group import ShareGroup, ShareMember, StateTopic
+from dualwrite.broker_emulator.groups.share.records import (
     ShareRecordKey,
     apply,
     decode_share_group_key,
     records_between,
 )
+from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
+from dualwrite.broker_emulator.share import state_records
 from dualwrite.broker_emulator.share.state import ShareState, ShareStateUpdate, StateBatch, StateKey
 
 T = UUID("c3d7fc78-4c7f-4c8d-bc47-bde6b2edb331")

@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
 from dualwrite.broker_emulator.log.files import OpenFiles
+from dualwrite.broker_emulator.log.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.slices import at_once
-from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 from tests.emulator.hostile.turns import LONGEST, Turns, until_some_turn
 from tests.emulator.log.writers import NOW_MS, batch
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator, transitions
 from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdRequest, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, CoordinatorRules, ProducerPair, TransactionMetadata

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import transitions
 from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, ProducerPair, TransactionMetadata

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PERSISTED_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transaction_log import (

@@ -7,7 +7,7 @@ import struct
 import pytest
 from kio.schema.index import api_key_map
 
-from dualwrite.broker_emulator.api.message_schemas import versions_of
+from dualwrite.broker_emulator.messages.schemas import versions_of
 from tests.emulator.wire.world import ABORT, COMMIT, KAFKA_3_9, KIP_939, World
 from tests.interop.wire import Code, ConnectionClosedError, End
 

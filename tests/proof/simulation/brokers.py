@@ -12,13 +12,14 @@ from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.net.markers import send_marker_with_faults
 from dualwrite.broker_emulator.net.server import ClosingLog, Connection
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.storage.storage import Storage
+from dualwrite.broker_emulator.topics.topics import NO_LEADER, Partition, TopicPartition
 from dualwrite.guarantee import Tier
 from tests.proof.simulation.determinism import EPOCH_S
 from tests.proof.simulation.disk import Disk
@@ -146,7 +147,8 @@ class Brokers:
         self.on_start()
 
     def _new_node(self, node_id: int) -> Node:
-        return Node(node_id, self.cluster, {_LISTENER: Endpoint(f"node{node_id}", _FIRST_PORT + node_id)})
+        endpoints = {_LISTENER: Endpoint(f"node{node_id}", _FIRST_PORT + node_id)}
+        return Node(node_id, self.cluster, endpoints, send_marker_with_faults)
 
     def _serve(self, node: Node) -> None:
         port = _FIRST_PORT + node.node_id

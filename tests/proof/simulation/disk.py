@@ -17,9 +17,8 @@ from random import Random
 from typing import Any, Final
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.log import disk_log
+from dualwrite.broker_emulator.log import disk_log, flusher
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.storage import flusher
 from dualwrite.broker_emulator.storage.data_directory import DataDirectory
 from tests.proof.simulation.determinism import POWER_FAILED, Replacement, replaced
 from tests.proof.simulation.loop import Process, SimulatedLoop

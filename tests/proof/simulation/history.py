@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, split_batches
+from dualwrite.broker_emulator.topics.topics import Partition
 from dualwrite.recipes.core.dual_write import Resolution
 from tests.proof.simulation.loop import SimulatedLoop
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import not_found
 from dualwrite.broker_emulator.control.shapes import Limit, first
@@ -17,6 +16,7 @@ from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL
 from dualwrite.broker_emulator.groups.group import Group, Member
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.text import did_you_mean
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

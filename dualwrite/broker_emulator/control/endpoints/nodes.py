@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.api.call import ClientConnection
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints.topics import (
     PartitionPath,
@@ -18,6 +16,8 @@ from dualwrite.broker_emulator.control.endpoints.topics import (
 )
 from dualwrite.broker_emulator.control.errors import as_conflict, bad_request, not_found
 from dualwrite.broker_emulator.control.shapes import Limit, first
+from dualwrite.broker_emulator.messages.call import ClientConnection
+from dualwrite.broker_emulator.topics.topics import NO_LEADER, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

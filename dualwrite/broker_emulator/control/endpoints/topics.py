@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
-from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition, Topic, why_not_a_topic_name
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.errors import ControlError, as_conflict, bad_request, conflict, not_found
 from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost, Limit, first
 from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.text import did_you_mean
+from dualwrite.broker_emulator.topics.topics import NO_LEADER, Partition, Topic, why_not_a_topic_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
-from dualwrite.broker_emulator.groups import record_fields as fields
 from dualwrite.broker_emulator.groups.consumer.group import (
     FIRST_EPOCH,
     AnyGroup,
@@ -34,8 +33,9 @@ from dualwrite.broker_emulator.groups.consumer.group import (
 from dualwrite.broker_emulator.groups.consumer.states import MemberState
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, by_id_and_index
 from dualwrite.broker_emulator.groups.group import Group, Protocol
-from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
 from dualwrite.broker_emulator.groups.records import UnknownRecordError, encode_group_key, encode_group_value
+from dualwrite.broker_emulator.log import record_fields as fields
+from dualwrite.broker_emulator.log.record_fields import FlexibleReader
 
 GROUP, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGULAR_EXPRESSION = 3, 4, 5, 6, 7, 8, 16
 _WITH_NAME = (MEMBER, TARGET, CURRENT, REGULAR_EXPRESSION)

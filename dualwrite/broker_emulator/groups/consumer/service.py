@@ -52,7 +52,7 @@ from dualwrite.broker_emulator.groups.member_requests import (
 )
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
+    from dualwrite.broker_emulator.topics.topics import ClusterView, Topic
 
 
 ATTEMPTS: Final = 3

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.config import BrokerConfig
     from dualwrite.broker_emulator.configs.alteration import AlteredConfigs
     from dualwrite.broker_emulator.log.partition_log import PartitionLog
-    from dualwrite.broker_emulator.share.state import States
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -130,7 +129,7 @@ SHARE_STATE_CONFIGS: Mapping[str, str] = {
 
 
 class ClusterView(Protocol):
-    """The part of the cluster (`cluster.py`) that the group coordinators read."""
+    """The part of the cluster (`cluster/cluster.py`) that the group coordinators read."""
 
     @property
     def clock(self) -> Clock: ...
@@ -147,10 +146,6 @@ class ClusterView(Protocol):
     @property
     def topics_version(self) -> int:
         """Grows whenever a topic is created, deleted or extended."""
-
-    @property
-    def share_states(self) -> States:
-        """The persisted state of share groups."""
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
         """Return all settings of a group by Kafka's names: its own, or else the brokers' defaults."""

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, Assignment, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, Topics, metadata_hash
-from dualwrite.broker_emulator.share.group import ShareGroup, ShareMember, StateTopic
+from dualwrite.broker_emulator.groups.share.group import ShareGroup, ShareMember, StateTopic
 from dualwrite.broker_emulator.share.states import check_group_step
 
 

@@ -13,7 +13,6 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster
-from dualwrite.broker_emulator.cluster.topics import Topic
 from dualwrite.broker_emulator.configs.alteration import (
     AlterationError,
     Change,
@@ -26,6 +25,7 @@ from dualwrite.broker_emulator.configs.alteration import (
 )
 from dualwrite.broker_emulator.configs.effective import alterable_broker_settings, topic_settings
 from dualwrite.broker_emulator.slices import Steps
+from dualwrite.broker_emulator.topics.topics import Topic
 
 
 def alter_topic(

@@ -22,21 +22,22 @@ from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, ClusterTopics, LogOfShard, Turns
-from dualwrite.broker_emulator.share import membership
-from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic
-from dualwrite.broker_emulator.share.group_records import KeyValue, records_between, replay_record
-from dualwrite.broker_emulator.share.membership import (
+from dualwrite.broker_emulator.groups.share import membership
+from dualwrite.broker_emulator.groups.share.group import ShareGroup, StateTopic
+from dualwrite.broker_emulator.groups.share.membership import (
     ShareContext,
     ShareGroupSettings,
     ShareHeartbeat,
 )
+from dualwrite.broker_emulator.groups.share.records import KeyValue, records_between, replay_record
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateError, StateKey, inconsistency
 from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
 from dualwrite.broker_emulator.slices import Pace, mapped
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
     from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+    from dualwrite.broker_emulator.share.state import ShareClusterView
+    from dualwrite.broker_emulator.topics.topics import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class AlteredOffset(NamedTuple):
 class ShareGroups:
     """Handles requests about share groups. Every method may raise RefusedError with the error to send."""
 
-    def __init__(self, shard: Shard, cluster: ClusterView) -> None:
+    def __init__(self, shard: Shard, cluster: ShareClusterView) -> None:
         self.groups: dict[str, ShareGroup] = {}
         self._shard = shard
         self._cluster = cluster
@@ -420,7 +421,7 @@ def _topic_with_state(group: ShareGroup, topic_id: UUID, count: int) -> StateTop
     return StateTopic(of[0].name, partitions) if of else None
 
 
-def settings_of(cluster: ClusterView, group_id: str) -> ShareGroupSettings:
+def settings_of(cluster: ShareClusterView, group_id: str) -> ShareGroupSettings:
     """Return the settings for one group: its own (GROUP configs), else the brokers'."""
     values = cluster.group_config(group_id)
     return ShareGroupSettings(

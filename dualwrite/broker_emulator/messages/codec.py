@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
+
+from dualwrite.broker_emulator.messages.request_bounds import without_none
 
 Emit = Callable[[bytes], None]
 """Takes the next bytes of a message."""
@@ -109,18 +110,11 @@ class _Kind(NamedTuple):
 
 
 def _kind(member: Field[Any]) -> _Kind:
-    inner, is_nullable = _without_none(member.type)
-    is_array = get_origin(inner) is tuple
+    inner = without_none(member.type)
+    is_nullable, is_array = inner is not member.type, get_origin(inner) is tuple
     if is_array:
-        inner, _ = _without_none(get_args(inner)[0])
+        inner = without_none(get_args(inner)[0])
     return _Kind(inner if is_dataclass(inner) else None, member.metadata.get("kafka_type"), is_array, is_nullable)
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if get_origin(annotation) not in (UnionType, Union):
-        return annotation, False
-    alternatives = [part for part in get_args(annotation) if part is not NoneType]
-    return alternatives[0], True
 
 
 _FIXED = {  # Kafka type: the letter of `struct`, and the expression that turns the value into a number

@@ -1,13 +1,13 @@
 """`Call`: one request that a broker serves.
 
 Faults and quotas see its broker only through the small protocols here. The files of the APIs take `NodeCall`
-(`node_call.py`), which has the whole node.
+(`api/node_call.py`), which has the whole node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
@@ -30,9 +30,8 @@ from dualwrite.broker_emulator.security.principal import ANONYMOUS, Principal
 if TYPE_CHECKING:
     import uuid
 
-    from dualwrite.broker_emulator.api.registry import Api
-    from dualwrite.broker_emulator.cluster.topics import Topic
     from dualwrite.broker_emulator.security.login import Login
+    from dualwrite.broker_emulator.topics.topics import Topic
 
 
 P = ParamSpec("P")
@@ -45,6 +44,36 @@ DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
 }
 """The error of a client that may not do an operation on a resource, by the type of the resource."""
+
+
+Handler = Callable[[Any], Awaitable[Any]]
+"""Handles a request (`api/node_call.py`) and returns its response, or None if the protocol has none."""
+
+Refusal = Callable[[Any, ErrorCode], Any]
+"""Returns the response to a request (`NodeCall`) with one error wherever the response has a field for errors."""
+
+
+@dataclass(slots=True)
+class ApiFunctions:
+    """The functions of an API in its file, such as `handle_end_txn` and `refuse_end_txn`."""
+
+    handle: Handler
+    refuse: Refusal
+    refuse_partitions: Refusal
+    """One error for each partition, even if `refuse` gives one error for the whole request."""
+
+
+class ServedApi(Protocol):
+    """The API of a request, one row of `api/registry.py`."""
+
+    @property
+    def key(self) -> int: ...
+
+    @property
+    def schema_name(self) -> str: ...
+
+    @property
+    def functions(self) -> ApiFunctions: ...
 
 
 class Broker(Protocol):
@@ -106,7 +135,7 @@ class ClientConnection(Protocol):
 class Call:
     """One request that a broker serves."""
 
-    api: Api
+    api: ServedApi
     version: int
     request: Any
     new: Any

@@ -20,12 +20,12 @@ from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
-from dualwrite.broker_emulator.groups import record_fields as fields
 from dualwrite.broker_emulator.groups.consumer.group import FIRST_EPOCH, Assignment
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
-from dualwrite.broker_emulator.groups.record_fields import FlexibleReader
+from dualwrite.broker_emulator.groups.share.group import ShareGroup, ShareMember, StateTopic
+from dualwrite.broker_emulator.log import record_fields as fields
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
-from dualwrite.broker_emulator.share.group import ShareGroup, ShareMember, StateTopic
+from dualwrite.broker_emulator.log.record_fields import FlexibleReader
 
 MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STATE_TOPICS = 10, 11, 12, 13, 14, 15
 _WITH_MEMBER = (MEMBER, TARGET, CURRENT)

@@ -1,31 +1,34 @@
-"""Faults on the markers that coordinators send to partition leaders inside the process."""
+"""Markers that coordinators send to partition leaders inside the process, while faults may act on them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
-from kio.schema.write_txn_markers.v2 import request as write_txn_markers
 
-from dualwrite.broker_emulator.api.call import Call
-from dualwrite.broker_emulator.api.registry import APIS, schema
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.faults.service import serve_with_faults
+from dualwrite.broker_emulator.messages.call import Call
+from dualwrite.broker_emulator.messages.schema import schema
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.ports import Marker
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 
 _KEY, _VERSION = 27, 2
-_new: Any = write_txn_markers  # kio's types require its own number types, which are plain numbers at run time
 
 
 async def send_marker_with_faults(leader: ClusterNode, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
     """Send one marker to `leader` as a WriteTxnMarkers request, with the faults in place, and return its error code."""
-    api, message = APIS[_KEY], schema(_KEY, _VERSION)
-    topic = _new.WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
-    requested = _new.WritableTxnMarker(
+    await asyncio.sleep(0)  # EndTxn is answered before a fault delays its markers
+    # loaded here: slow, and few brokers have such faults
+    new: Any = import_module("kio.schema.write_txn_markers.v2.request")
+    topic = new.WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
+    requested = new.WritableTxnMarker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=marker.commit,
@@ -34,8 +37,8 @@ async def send_marker_with_faults(leader: ClusterNode, topic_partition: TopicPar
         transaction_version=marker.transaction_version,
     )
     link = _MarkerLink()
-    request = _new.WriteTxnMarkersRequest(markers=(requested,))
-    call = Call(api, _VERSION, request, message.new, leader, leader.cluster, None)
+    request = new.WriteTxnMarkersRequest(markers=(requested,))
+    call = Call(APIS[_KEY], _VERSION, request, schema(_KEY, _VERSION).new, leader, leader.cluster, None)
     await serve_with_faults(leader.cluster.faults, call, Call.answered, link)
     if link.delayed_response is not None:
         await link.delayed_response

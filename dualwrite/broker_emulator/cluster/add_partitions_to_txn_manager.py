@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.cluster import NodeGoneError
-from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode

@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.cluster.topics import Partition
+    from dualwrite.broker_emulator.topics.topics import Partition
 
 
 REQUEST_TIMEOUT_S = 30.0
