@@ -42,6 +42,11 @@ def next_step(found: HangingTransaction, *, is_decided: bool = False) -> str:
     since = datetime.fromtimestamp(found.last_timestamp_ms / 1000, UTC)
     whose = "an unknown id" if found.transactional_id is None else f"transactional id {found.transactional_id!r}"
     step = f"If a database has decided it, as the error of its dual writer says: {ends.commit}; else: {ends.abort}"
+    if found.transactional_id is None:
+        step = (
+            "Kafka hides an id from clients without DESCRIBE on it, and then it may be in use: look again with "
+            f"DESCRIBE on all transactional ids. Only if none has it: {step[0].lower()}{step[1:]}"
+        )
     if is_decided:
         step = (
             f"The row of its id names it, so the database has decided it, unless the row is of another cluster: commit "

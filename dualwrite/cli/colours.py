@@ -36,6 +36,7 @@ _WRONG: Final = (
     "lost",
     "LOST",
     "not-proven",
+    "no-evidence",
     "refused",
     "overdue",
     "forgotten",

@@ -25,6 +25,7 @@ _WHERE: Final = "database"
 _MOST_PROBED: Final = 10
 _REMEDIES: Final = {refusal.name: refusal.remedy for refusal in REFUSALS.values()} | {
     Action.FORGOTTEN: "see whether this is the right cluster, or whether it has lost data",
+    Action.NO_EVIDENCE: "compare both sides, then dualwrite recover --acknowledge-lost ID --apply",
 }
 _MAY_PASS: Final = (Action.FAILED, Action.OVERDUE)
 

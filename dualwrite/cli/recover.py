@@ -54,6 +54,11 @@ _EXPLAINED: Final = {
     Action.FORGOTTEN: (
         "the row names a transaction later than any that Kafka knows: is this the right cluster, or has it lost data?"
     ),
+    Action.NO_EVIDENCE: (
+        "the database has committed, and nothing shows whether Kafka has: the records are no longer in the log, and "
+        "the coordinator has forgotten the transaction. Compare both sides, send missing records again, then stop this "
+        "report with --acknowledge-lost ID --apply"
+    ),
     Action.FAILED: "the column Error says why; a later round retries",
     **{Action(each.name): each.remedy for each in REFUSALS.values() if each.name in set(Action)},
 }

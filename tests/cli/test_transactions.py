@@ -107,9 +107,11 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
         batch = record_batch([b"v"], Identity(4711, 0), 0, transactional=True, timestamp_ms=LONG_AGO_MS)
         wire.produce_bytes("nobody", "orders", batch, partition=1, version=11)
     next_step = (
-        "orders-1: 4711:0 of an unknown id has written nothing since 2020-09-13 12:26:40 UTC. If a database has "
-        "decided it, as the error of its dual writer says: `dualwrite transactions commit --topic orders --partition 1 "
-        "--prepared-state 4711:0`; else: `dualwrite transactions abort --topic orders --partition 1 --start-offset 0`\n"
+        "orders-1: 4711:0 of an unknown id has written nothing since 2020-09-13 12:26:40 UTC. Kafka hides an "
+        "id from clients without DESCRIBE on it, and then it may be in use: look again with DESCRIBE on all "
+        "transactional ids. Only if none has it: if a database has decided it, as the error of its dual writer says: "
+        "`dualwrite transactions commit --topic orders --partition 1 --prepared-state 4711:0`; else: "
+        "`dualwrite transactions abort --topic orders --partition 1 --start-offset 0`\n"
     )
     header, row = columns(run("find-hanging", "--topic", "orders"), 1, next_step)
     assert header == [

@@ -273,19 +273,15 @@ def test_an_abort_after_the_first_look_is_no_loss(site: Site, acknowledged: tupl
     site.assert_agreed("decided")
 
 
-@pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
 def test_missing_evidence_is_an_error(
-    site: Site, store: Database, caplog: pytest.LogCaptureFixture, heard: Heard, by: str
+    site: Site, store: Database, caplog: pytest.LogCaptureFixture, heard: Heard
 ) -> None:
-    """Where neither the coordinator nor the log can tell, it is taken for committed, and an error is logged, once."""
+    """Where neither the coordinator nor the log can tell, a writer takes it for committed, and logs an error, once."""
     site.decided()
     let_end(site, Way.INITIALISED)
     site.delete_records()
-    if by == "writer":
-        assert site.recover() is Outcome.NOTHING
-    else:
-        assert site.serviced().is_clean
+    assert site.recover() is Outcome.NOTHING
     (error,) = errors_in(caplog)
     assert "cannot prove any more" in error
     assert "orders-0: 0 to 0" in error
@@ -295,6 +291,23 @@ def test_missing_evidence_is_an_error(
     assert heard.sums("dualwrite.unproven") == {"": 1}
     assert site.committed() == ["later"]
     assert rows(store.aside) == ["decided", "later"]
+
+
+@every_tier
+def test_missing_evidence_is_reported_until_it_is_acknowledged(site: Site) -> None:
+    site.decided()
+    let_end(site, Way.INITIALISED)
+    site.delete_records()
+    text = site.text()
+    for applies in (False, True):
+        (found,) = site.serviced(apply=applies).found
+        assert (found.action, found.changed, found.is_left) == (Action.NO_EVIDENCE, False, True)
+    assert site.text() == text
+    (found,) = site.serviced(acknowledge_lost=["tid"]).found
+    assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
+    assert site.serviced().found == ()
+    site.write("later")
+    assert site.committed() == ["later"]
 
 
 @every_tier
@@ -413,6 +426,16 @@ def test_consumed_offsets_alone_prove_nothing(site: Site) -> None:
     assert site.manifest().partitions == ()
     let_end(site, Way.OPERATOR)
     assert_lost(site, "before")
+
+
+@pytest.mark.usefixtures("nothing_refused")
+def test_consumed_offsets_without_evidence_are_an_error(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, consumes=True))
+    let_end(site, Way.INITIALISED)
+    assert [found.action for found in site.serviced().found] == [Action.NO_EVIDENCE]
+    assert site.recover() is Outcome.NOTHING
+    (error,) = errors_in(caplog)
+    assert "the log no longer shows it (it has no records)" in error
 
 
 @pytest.mark.parametrize("by", ["writer", "service"])

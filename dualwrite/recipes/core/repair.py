@@ -146,9 +146,10 @@ async def prove(
         _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
         return IS_COMMITTED
     proof = await without_log(owned, database, row, text, f"its records are no longer in the log ({_places(end)})")
-    if end.gone and proof is NOT_PROVEN:
+    if proof is NOT_PROVEN:
         owned.tally.unproven += 1
-        log_evidence_gone(owned.transactional_id, row, end)
+        count(Counted.UNPROVEN)
+        _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end) or "it has no records")
     return proof
 
 
@@ -256,12 +257,6 @@ async def _assert_not_repaired(
     raise went_back(owned.transactional_id, manifest.prepared_state, f"{shows} ({place})")
 
 
-def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
-    """Log and count a row's transaction whose end nothing can prove any more."""
-    count(Counted.UNPROVEN)
-    _log.error(_EVIDENCE_GONE, transactional_id, row, _places(end))
-
-
 def log_unreadable(transactional_id: str, row: PreparedTxnState, error: AuthorizationError) -> None:
     """Log that the right to read the end of the transaction in a row is missing."""
     _log.error(_NOT_READABLE, transactional_id, row, error)
@@ -356,8 +351,8 @@ def _lost(owned: OwnedId, manifest: Manifest, why: str) -> PreparedTransactionLo
 
 
 _EVIDENCE_GONE: Final = (
-    "transactional id %s: cannot prove any more that Kafka committed %s: its records (%s) are no longer in the log, "
-    "and the coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator, another "
+    "transactional id %s: cannot prove any more that Kafka committed %s: the log no longer shows it (%s), and the "
+    "coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator, another "
     "program or the broker's timeout aborted it"
 )
 _NOT_READABLE: Final = (

@@ -24,7 +24,6 @@ from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import Verdict, noted_text
 from dualwrite.recipes.core.refused import OWED
-from dualwrite.recipes.core.repair import log_evidence_gone
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
 from dualwrite.recipes.recovery.log_ends import DURABLE_MS, LogEnds, is_newly_aborted, not_read_yet, was_read
@@ -114,18 +113,16 @@ class Completion:
             raise not_read_yet(now)
         if action in _NEEDS_READING and not was_read(seen, now):
             raise not_read_yet(now)
-        is_proven = action is Action.NOTHING and now.end is not None
+        is_to_settle = action is Action.NOTHING and now.end is not None
         if action is Action.TAKE_OUT:
             self._take_out(now, apply=apply)
-        if not apply or (action not in CHANGES and not is_proven):
+        if not apply or (action not in CHANGES and not is_to_settle):
             raise _LeftAlone
         if action is Action.PUBLISH_AGAIN:
             raise _PublishAgain
         if action in _WITHOUT_REPAIR:
             self._acknowledge(now)
-        elif is_proven and now.end is not None and not (now.end.committed or now.is_committed):
-            log_evidence_gone(now.transactional_id, now.stored, now.end)
-        return action not in _WITHOUT_REPAIR and not is_proven
+        return action not in _WITHOUT_REPAIR and not is_to_settle
 
     def _database(self, kind: type[SqlAlchemyDatabase] | None = None) -> SqlAlchemyDatabase:
         make = kind or SqlAlchemyDatabase

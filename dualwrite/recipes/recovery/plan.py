@@ -68,6 +68,8 @@ class Action(StrEnum):
     """The database committed, Kafka has aborted, and the records cannot be published again: the two disagree."""
     NOT_PROVEN = "not-proven"
     """Nothing shows whether Kafka has committed the last batch of an outbox: it publishes nothing more."""
+    NO_EVIDENCE = "no-evidence"
+    """The coordinator has forgotten how the row's transaction ended, and its records are no longer in the log."""
     REFUSED = "refused"
     """Kafka refuses a record of a stored block, or an owed record, for good: nothing behind it is published."""
     OVERDUE = "overdue"
@@ -176,6 +178,8 @@ def _by_table(seen: Seen, row: Row, *, min_age_ms: int) -> Action:
         if Decision.TAKEN_OUT in seen.decisions:
             return Action.TAKE_OUT
         return Action.PUBLISH_AGAIN if Decision.PUBLISHED_AGAIN in seen.decisions else Action.NOT_PROVEN
+    if row is Row.FREE and action is Action.NOTHING and _has_no_evidence(seen):
+        return Action.ACKNOWLEDGE if Decision.LOST in seen.decisions else Action.NO_EVIDENCE
     if action is Action.NOTHING and seen.described.is_ending:
         return Action.ENDING
     if action is Action.NOTHING and seen.waits_ms is not None:
@@ -201,6 +205,11 @@ def _is_not_proven(seen: Seen, action: Action) -> bool:
     if seen.decides_batch and finding in (Finding.OTHER_OPEN, Finding.VANISHED):
         return True
     return action is Action.LOST or (action is Action.NOTHING and finding is Finding.NO_TRACE)
+
+
+def _has_no_evidence(seen: Seen) -> bool:
+    """Return whether the log was read, and neither it nor the coordinator tells how the row's transaction ended."""
+    return seen.end is not None and not seen.is_settled and finding_of(seen) is Finding.NO_TRACE
 
 
 def _about_stored(seen: Seen, *, is_old: bool) -> Action:
