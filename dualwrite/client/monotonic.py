@@ -12,14 +12,17 @@ from functools import partial
 from typing import Final
 
 
-def _unpatched() -> Callable[[], float]:
+def _unpatched(name: str) -> Callable[[], float]:
     if not hasattr(time, "clock_gettime"):  # Windows
         return time.monotonic
-    return partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+    return partial(time.clock_gettime, getattr(time, name, time.CLOCK_MONOTONIC))
 
 
-monotonic_s: Final = _unpatched()
+monotonic_s: Final = _unpatched("CLOCK_MONOTONIC")
 """Return the time in seconds, of a clock that only goes forward."""
+
+since_boot_s: Final = _unpatched("CLOCK_BOOTTIME")
+"""Return the time in seconds, of such a clock that also counts the time in which a machine with Linux is suspended."""
 
 
 def monotonic_ms() -> float:

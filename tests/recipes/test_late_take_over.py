@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Fault, FaultHandle, Hold
+from dualwrite.client import monotonic
 from dualwrite.errors import BoundExceededError, DatabaseWentBackError, FencedError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core import steps
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
@@ -407,24 +405,6 @@ def test_a_database_that_was_restored_while_kafka_was_still_to_follow(world: Wor
 # ---- a bound that is over -----------------------------------------------------------------------------------------
 
 
-class Clock:
-    """A clock in place of `time`, ahead of it."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead_s
-
-
-@contextmanager
-def clock_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    clock = Clock()
-    with monkeypatch.context() as patched:
-        patched.setattr(steps, "time", clock)
-        yield clock
-
-
 @every_tier
 @pytest.mark.parametrize(("late_s", "refused"), [(890.0, False), (899.5, True), (2000.0, True)])
 def test_no_commit_is_sent_when_the_bound_is_over(
@@ -432,12 +412,15 @@ def test_no_commit_is_sent_when_the_bound_is_over(
 ) -> None:
     is_bounded = world.tier in (Tier.BOUNDED, Tier.BOUNDED_V1)
     armed = False
+    since_boot_s, ahead_s = monotonic.since_boot_s, 0.0
+    monkeypatch.setattr(monotonic, "since_boot_s", lambda: since_boot_s() + ahead_s)
 
     def pause(point: PausePoint) -> None:
+        nonlocal ahead_s
         if armed and point is PausePoint.BEFORE_DATABASE_COMMIT:
-            clock.ahead_s += late_s
+            ahead_s += late_s
 
-    with clock_ahead(monkeypatch) as clock, writer_of(world, store.aside, pause=pause) as writer:
+    with writer_of(world, store.aside, pause=pause) as writer:
         write(writer, "1")
         armed = True
         if refused and is_bounded:

@@ -6,12 +6,12 @@ The block of a user goes through them in `coordinator.py`, stored and owed recor
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from dualwrite.client import monotonic
 from dualwrite.errors import (
     BoundExceededError,
     OutcomeUnknown,
@@ -92,7 +92,7 @@ class DualWriteSteps:
         if not owned.is_lease_known:
             await owned.assert_leased(write.database)
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
-        write.sends_since_s = time.monotonic()
+        write.sends_since_s = monotonic.since_boot_s()
         try:
             await kafka.begin()
             owned.telemetry.reach(PausePoint.AFTER_BEGIN)
@@ -165,7 +165,7 @@ class DualWriteSteps:
 
         Kafka counts from the first record, which it received after `sends_since_s`.
         """
-        passed_ms = (time.monotonic() - write.sends_since_s) * 1000
+        passed_ms = (monotonic.since_boot_s() - write.sends_since_s) * 1000
         if passed_ms < bounded_ms - min(bounded_ms // 10, _MOST_MARGIN_MS):
             return
         raise BoundExceededError(

@@ -57,6 +57,7 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int, expected: Collection[st
     replacements: list[Replacement] = [
         (time, "monotonic", lambda: loop.now_s),
         (monotonic, "monotonic_s", lambda: loop.now_s),
+        (monotonic, "since_boot_s", lambda: loop.now_s),
         (socket, "getaddrinfo", _address_is_name),
         (time, "perf_counter", lambda: loop.now_s),
         (time, "perf_counter_ns", lambda: int(loop.now_s * 1e9)),
