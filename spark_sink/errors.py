@@ -14,7 +14,7 @@ class SinkOptionError(SinkError, ValueError):
 
 
 class SinkFencedError(SinkError):
-    """Another driver has planned with this `sinkId` since; this one must stop. Nothing of its batch is visible."""
+    """Another driver has planned with this `sinkId` since; this one must stop. No part of its batch is visible."""
 
 
 class CheckpointMismatchError(SinkError):
@@ -54,7 +54,7 @@ class CommitLogError(SinkError):
 
 
 class DualTableError(SinkError):
-    """The table cannot store the rows of this batch. Nothing of the batch is visible, in the table or in Kafka."""
+    """The table cannot store the rows of this batch. No part of the batch is visible, in the table or in Kafka."""
 
 
 class JavaError(SinkError):

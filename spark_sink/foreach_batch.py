@@ -202,7 +202,7 @@ def _query_id_of_driver(df: DataFrame) -> str | None:
 
 
 def _spark_id(df: DataFrame, checkpoint: Checkpoint) -> str | None:
-    """Return the query's id by Spark or, if Spark does not tell it, by the checkpoint; None if neither does.
+    """Return the query's id from Spark or else from the checkpoint; None if neither has it.
 
     Raises CheckpointMismatchError if the two differ: batches of the one query would count as decided for the other.
     """
@@ -211,7 +211,7 @@ def _spark_id(df: DataFrame, checkpoint: Checkpoint) -> str | None:
         raise CheckpointMismatchError(
             f"checkpointLocation={checkpoint.location} belongs to query {of_checkpoint}, this batch to {of_driver}; "
             "neither the database nor Kafka was changed. Give dualwrite_batch() the checkpoint of this query, or "
-            "leave the option out: Spark tells where it is. Two queries need a function and a sinkId each"
+            "leave the option out: Spark reports it. Each query needs its own function and sinkId"
         )
     return of_driver or of_checkpoint
 

@@ -61,7 +61,7 @@ class Java:
 
     @property
     def program(self) -> Path:
-        """The path of its `java`."""
+        """The path of the program `java` in this home."""
         return self.home / "bin" / "java"
 
 

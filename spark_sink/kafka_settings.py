@@ -102,7 +102,7 @@ _NAMED: Final = re.compile(rf"(?<![\w.])({'|'.join(re.escape(name) for name in _
 
 
 def in_terms_of_options(sentence: str) -> str:
-    """Return a message of the producer, which names its settings, with the names of the sink's options."""
+    """Return a producer's message with each setting replaced by the sink's option for it."""
     for setting, option in _OWN_OPTIONS.items():
         sentence = sentence.replace(setting, option)
     return _NAMED.sub(r"kafka.\1", sentence)

@@ -112,7 +112,7 @@ def by_topic(rows: pa.RecordBatch, topic: str | None) -> Iterator[TopicRows]:
         row = pc.index(pc.is_null(topics), True).as_py()
         raise InvalidRecordError(
             f"row {row} of {len(rows)} has a null topic: give each row one, or set the option topic for all; "
-            "nothing of these rows was sent"
+            "none of these rows was sent"
         )
     encoded = topics.dictionary_encode()
     names = encoded.dictionary.to_pylist()

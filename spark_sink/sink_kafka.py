@@ -85,8 +85,8 @@ class SinkKafka(Protocol):
     def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """Complete the transactions of all claims in parallel; return the endings by attempt id.
 
-        The rows are read after the ids were taken over and before anything is completed; claims that are not wanted any
-        more are LEFT. A transaction that Kafka has aborted although it is to be committed is published again, if the
+        The rows are read after the ids were taken over and before anything is completed; claims that are no longer
+        wanted are LEFT. A transaction that Kafka has aborted although it is to be committed is published again, if the
         log has it. One failure does not stop the others.
         """
 

@@ -202,7 +202,7 @@ class TopicCheck:
                 f"txn.mode=auto: this cluster is tier {int(guarantee.tier or 0)}: it aborts a prepared transaction "
                 f"{guarantee.bounded_ms} ms after its first record (txn.timeoutMs), and records decided by then are "
                 f"published again from the log. {obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: "
-                f"{obstacle.why}. Nothing of this attempt becomes visible: {obstacle.remedy}, or accept the bound, "
+                f"{obstacle.why}. No part of this attempt becomes visible: {obstacle.remedy}, or accept the bound, "
                 "and with it the loss, with txn.mode=resume"
             )
         if found.is_readable and found.is_compacted is None:
@@ -225,11 +225,11 @@ def _not_repairable(state: PreparedTxnState, manifest: object) -> SinkError:
     if manifest is None:
         return SinkError(
             f"a broker acknowledged records of {state} without their offsets, so they could not be published again if "
-            "the broker aborts them. Nothing of this attempt becomes visible; Spark may try again"
+            "the broker aborts them. No part of this attempt becomes visible; Spark may try again"
         )
     return SinkOptionError(
         f"this task wrote to more partitions than the store can list ({state}), so its records could not be published "
-        "again if the broker aborts them, as this cluster does after txn.timeoutMs. Nothing of it becomes visible: "
+        "again if the broker aborts them, as this cluster does after txn.timeoutMs. No part of it becomes visible: "
         "write to fewer partitions in one task, or accept the bound with txn.mode=resume"
     )
 
@@ -276,12 +276,12 @@ def _refusals_in_terms_of_options() -> Iterator[None]:
 
 _MAX_REQUEST_SIZE: Final = "kafka.max.request.size"
 _BY_THE_PRODUCER: Final = (
-    f". Nothing of this attempt becomes visible: make the row smaller, or set {_MAX_REQUEST_SIZE} higher (and "
+    f". No part of this attempt becomes visible: make the row smaller, or set {_MAX_REQUEST_SIZE} higher (and "
     "max.message.bytes of the topic, if that is lower)"
 )
 _BY_THE_TOPIC: Final = (
     ". A row is larger than max.message.bytes of the topic (message.max.bytes of the brokers, where the topic has "
-    "none). Nothing of this attempt becomes visible: raise it, or make the row smaller"
+    "none). No part of this attempt becomes visible: raise it, or make the row smaller"
 )
 
 
@@ -295,7 +295,7 @@ def _fenced_means_condemned(transactional_id: str) -> Iterator[None]:
             raise
         raise AttemptCondemnedError(
             f"the transactional id {transactional_id!r} of this attempt was taken over, because the driver gave the "
-            f"attempt up (or it took too long, if prepared transactions have a time limit): {error}. Nothing of it "
+            f"attempt up (or it took too long, if prepared transactions have a time limit): {error}. No part of it "
             "becomes visible, and Spark may try again"
         ) from error
 

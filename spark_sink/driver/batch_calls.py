@@ -110,27 +110,27 @@ def _number(run: Run, batch_id: int, last: Call | None) -> int:
     if last is not None and last.state is _State.RUNNING:
         raise SinkError(
             f"the sink {run.sink_id!r} is called for batch {batch_id} while a call for batch {last.batch_id} is "
-            "running; nothing of this call was written. If Spark repeats a batch, calls are told apart by their order, "
+            "running; no part of this call was written. If Spark repeats a batch, calls are told apart by their order, "
             f"which calls at the same time do not have. {_WAY_OUT}, and wait for all calls before the function ends"
         )
     if last is None or last.batch_id != batch_id:
         return 1
     if last.state is _State.FAILED:
         raise SinkError(
-            f"the sink {run.sink_id!r} is called again for batch {batch_id} after a call that failed; nothing of this "
+            f"the sink {run.sink_id!r} is called again for batch {batch_id} after a call that failed; no part of this "
             "call was written, because it may repeat that call or be another one. Let the exception end the query: its "
             "next start gives the same batch again, and skips the calls that were decided"
         )
     if run.id is None:
         raise SinkError(
-            f"the sink {run.sink_id!r} is called again for batch {batch_id}; nothing of this call was written, because "
+            f"the sink {run.sink_id!r} is called again for batch {batch_id}; no part of this call was written, because "
             "this thread cannot tell a second call from a new start of the query. Give dualwrite_batch() the query's "
             "checkpointLocation as an option, or start the thread with pyspark.inheritable_thread_target"
         )
     if last.thread != threading.get_ident():
         raise SinkError(
             f"the sink {run.sink_id!r} is called for batch {batch_id} from a second thread; the rows of the earlier "
-            "calls are decided, and nothing of this call was written. If Spark repeats a batch, calls are told apart "
+            "calls are decided, and no part of this call was written. If Spark repeats a batch, calls are told apart "
             f"by their order, which threads do not have. {_WAY_OUT}"
         )
     if not last.is_as_before:

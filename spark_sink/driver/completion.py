@@ -133,7 +133,7 @@ class Completion:
         """Commit the transactions that their pairs alone can commit; return the endings of these claims.
 
         It takes one request for each transaction, and works if another process has the id by now. Kafka refuses it if
-        the transaction is not open any more, or if a process has taken the id over since (with KeepPreparedTxn, for
+        the transaction is no longer open, or if a process has taken the id over since (with KeepPreparedTxn, for
         example).
         """
         decided = [claim for claim in claims if claim.verdict is Verdict.COMMIT]
@@ -220,7 +220,7 @@ class Completion:
     # ---- judging --------------------------------------------------------------------------------------------
 
     def _judged(self, wanted: Sequence[_Wanted], rows: ClaimRows) -> tuple[dict[str, Ended], list[_Judged]]:
-        """Judge the claims; once more, without it, where the repair that the log shows is another attempt's.
+        """Judge the claims. Where the log shows a repair by another attempt, judge once more without that repair.
 
         Two tasks may write equal records at the same time. Every committed transaction is in a row before.
         """
@@ -389,17 +389,17 @@ def _log_commit(claim: Claim, judgement: Judgement) -> None:
 
 
 _UNPROVEN: Final = (
-    "nothing proves any more that %s of %s was committed: neither the log nor a manifest has evidence (%s), and the "
+    "nothing proves that %s of %s was committed: neither the log nor a manifest has evidence (%s), and the "
     "broker's timeout, an operator or another producer may have aborted it. Check the topic for its records."
 )
 _ANOTHER_IS_OPEN: Final = (
-    "nothing proves any more that %s of %s was committed: neither the log nor a manifest has evidence (%s), and %s is "
+    "nothing proves that %s of %s was committed: neither the log nor a manifest has evidence (%s), and %s is "
     "open under the id. It may be a repair that a killed process has left, with the only copy of the records. Nothing "
     "was changed on either side. Copy what it has in the topic (read it with isolation.level=read_uncommitted), end it "
     "with `dualwrite transactions force-terminate`, and start the sink again"
 )
 _EVIDENCE_GONE: Final = (
-    "transactional id %s: cannot prove any more that Kafka committed %s: neither the log nor a manifest has evidence "
+    "transactional id %s: can no longer prove that Kafka committed %s: neither the log nor a manifest has evidence "
     "(%s), and the coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator or "
     "another program aborted it"
 )

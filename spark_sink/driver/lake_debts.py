@@ -1,6 +1,6 @@
 """Add the decided batches of a sink to its Delta or Iceberg table: at a plan, and after a decision.
 
-This also works where the options name no such table any more: the batches that were decided for one stay owed to it.
+This also works if the options no longer name such a table: the batches that were decided for one stay owed to it.
 """
 
 from __future__ import annotations

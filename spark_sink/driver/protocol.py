@@ -207,7 +207,7 @@ class Sink:
         clock = PhaseClock(results)
         decision = self._decision_of(query_id, batch_id, results, offsets_digest, content_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
-        consequence = f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"
+        consequence = f"The batch is not decided, and no part of it is visible{other}: Spark replays it"
         with unavailable_means(self._store, consequence):
             self._check_still_prepared(decision, results)
             decided = self._decide(decision, sql_fn)
@@ -262,7 +262,7 @@ class Sink:
                 f"batch {decision.batch_id} of the query {decision.query_id} is not decided: Kafka has aborted "
                 f"{len(gone)} of its {len(decision.winners)} transactions ({', '.join(sorted(gone)[:5])}), as brokers "
                 f"without two-phase commit do txn.timeoutMs={self._options.txn_timeout_ms} after the first record. "
-                "Nothing of the batch is visible, and Spark replays it: make txn.timeoutMs longer than a batch takes "
+                "No part of the batch is visible, and Spark replays it: make txn.timeoutMs longer than a batch takes "
                 "from its first record to its commit, or the batches smaller"
             )
 
@@ -332,7 +332,7 @@ class Sink:
                 return decided
             raise SinkError(
                 f"batch {decision.batch_id} of the query {decision.query_id} is not decided: the "
-                f"{self._store.medium} of the commit store did not get it. Nothing of it is visible, and Spark replays "
+                f"{self._store.medium} of the commit store did not get it. No part of it is visible, and Spark replays "
                 "it"
             ) from unknown
         raise unknown

@@ -156,6 +156,6 @@ def _outdated(owed: Owed) -> AskAgainError:
 def records_gone(judgement: Judgement) -> SinkError:
     """Return the error for an aborted transaction whose records the log has lost."""
     return SinkError(
-        f"the log shows that Kafka has aborted {judgement.row}, and does not have all of its records any more "
+        f"the log shows that Kafka has aborted {judgement.row}, and no longer has all of its records "
         f"({judgement.places})."
     )

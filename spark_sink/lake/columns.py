@@ -58,7 +58,7 @@ def check_file(options: DualTable, file: pa.Schema, table: LakeColumns) -> None:
 def columns_now(options: DualTable, file: pa.Schema, table: LakeColumns) -> list[pa.Field]:
     """Return the current columns of the table for those of a data file: renamed, or of a wider type.
 
-    Raises SinkOptionError if the table cannot store the file's rows any more.
+    Raises SinkOptionError if the table can no longer store the file's rows.
     """
     check_supported(options, table)
     found = [_column_now(options, field, table.columns) for field in file]
@@ -74,7 +74,7 @@ def is_same(field: pa.Field, now: pa.Field) -> bool:
 def _column_now(options: DualTable, field: pa.Field, columns: pa.Schema) -> pa.Field:
     same_id = [each for each in columns if _field_id(each) is not None and _field_id(each) == _field_id(field)]
     if not same_id and field.name not in columns.names:
-        raise refused(f"{options.table} has no column {field.name} any more")
+        raise refused(f"{options.table} no longer has the column {field.name}")
     now = same_id[0] if same_id else columns.field(field.name)
     if _field_id(now) != _field_id(field):
         raise refused(f"the column {field.name} of {options.table} was replaced by another one of that name")

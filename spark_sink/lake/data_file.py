@@ -72,7 +72,7 @@ class DataFile:
             raise self._not_written(error) from error
 
     def discard(self) -> None:
-        """Delete the file of an attempt that cannot be decided any more. Never raises."""
+        """Delete the file of an attempt that can no longer be decided. Never raises."""
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -82,7 +82,7 @@ class DataFile:
 
     def _not_written(self, error: OSError) -> DualTableError:
         return DualTableError(
-            f"the data file {self._path} cannot be written ({error}). Nothing of the batch is visible; start the query "
+            f"the data file {self._path} cannot be written ({error}). No part of the batch is visible; start the query "
             "again when the directory of the table can be written to"
         )
 
@@ -101,7 +101,7 @@ class DataFile:
 
     def _refused(self, why: str) -> DualTableError:
         return DualTableError(
-            f"{self._options.table} cannot store the rows: {why}. Nothing of the batch is visible; correct the data, "
+            f"{self._options.table} cannot store the rows: {why}. No part of the batch is visible; correct the data, "
             "and start the query again"
         )
 
@@ -125,7 +125,7 @@ def rewritten(path: Path, new: Path, columns: Sequence[pa.Field]) -> int:
     except (OSError, pa.ArrowInvalid) as error:
         raise SinkError(
             f"the rows of the data file {path} cannot be written for the table as it is now ({error}). Decided "
-            "batches stay decided, and are added to the table later; nothing new has begun"
+            "batches stay decided, and are added to the table later; no new batch has begun"
         ) from error
 
 
@@ -149,6 +149,6 @@ def examined(path: Path, *, size: int, rows: int) -> pa.Schema | str:
     except OSError as error:
         raise SinkError(
             f"the data file {path} cannot be read ({error}). Decided batches stay decided, and are added to the table "
-            "later; nothing new has begun"
+            "later; no new batch has begun"
         ) from error
     return columns if count == rows else f"{path} has {count} rows, not {rows}"

@@ -72,13 +72,13 @@ class DeltaLog:
             return self._state(table)
         except deltalake.exceptions.TableNotFoundError as error:
             raise SinkOptionError(
-                f"there is no Delta table in {self._directory}, and nothing new has begun. Create it, with deltalake's "
-                "DeltaTable.create() or with Spark, or mount its file system on this machine"
+                f"there is no Delta table in {self._directory}, and no new batch has begun. Create it, with "
+                "deltalake's DeltaTable.create() or with Spark, or mount its file system on this machine"
             ) from error
         except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
             raise SinkError(
                 f"the Delta table in {self._directory} cannot be read ({_line(error)}). Decided batches stay decided, "
-                "and are added to it later; nothing new has begun"
+                "and are added to it later; no new batch has begun"
             ) from error
 
     def _state(self, table: DeltaTable) -> LakeState:

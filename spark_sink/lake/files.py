@@ -100,7 +100,7 @@ def create_directory(directory: Path) -> None:
         flush_directory(directory.parent)
     except OSError as error:
         raise SinkError(
-            f"the directory {directory} for data files cannot be created ({error}), and nothing new has begun: mount "
+            f"the directory {directory} for data files cannot be created ({error}), and no new batch has begun: mount "
             "the table's file system on this machine"
         ) from error
 
@@ -110,6 +110,6 @@ def library_missing(place: LakePlace) -> SinkOptionError:
     package, extra = _PACKAGES[place.kind]
     return SinkOptionError(
         f"dual.table names {place.article} {place.kind} table, for which the package {package} is missing here, and "
-        f"nothing new has begun: pip install 'dualwrite[{extra}]', on the driver and wherever `dualwrite spark "
+        f"no new batch has begun: pip install 'dualwrite[{extra}]', on the driver and wherever `dualwrite spark "
         "recover` runs"
     )

@@ -39,14 +39,17 @@ class History:
             raise DualTableError(
                 f"{place.named} had the batch of generation {before.published} of the sink "
                 f"{self._sink_id!r}, and now its newest is {newest}: an older copy of it was restored. "
-                "Nothing new has begun. Bring the newer table back; or, if it is to stay without those rows, set "
+                "No new batch has begun. Bring the newer table back; or, if it is to stay without those rows, set "
                 "`published` of the sink's row in dw_lake to NULL"
             )
         if newest > before.published:
             self._check_is_own(place, state, before)
 
     def has(self, place: LakePlace, state: LakeState, batch: OwedBatch) -> bool:
-        """Return whether the table has an owed batch. Raises StoreWentBackError if it has that of a copied store."""
+        """Return whether the table has an owed batch.
+
+        Raises StoreWentBackError if it has that generation from a copy of the store.
+        """
         newest = state.mark.generation
         if newest is None or newest < batch.generation:
             return False
@@ -60,8 +63,8 @@ class History:
         owner = state.mark.owner
         if owner is not None and owner != self._ledger.owner(self._sink_id):
             raise SinkOptionError(
-                f"{place.named} is written to by a sink {self._sink_id!r} that has another commit store, and nothing "
-                "new has begun. If that is another application, give this one another sinkId. If the other store was "
+                f"{place.named} is written to by a sink {self._sink_id!r} that has another commit store, and no new "
+                "batch has begun. If that is another application, give this one another sinkId. If the other store was "
                 "lost, compare table and topic, and go on with a new sinkId and a new checkpoint after the last batch "
                 "that is written"
             )
@@ -75,7 +78,7 @@ class History:
             known = "none" if now is None else f"{now.decided} as the newest"
             raise StoreWentBackError(
                 f"{place.named} has a batch of generation {newest} of the sink {self._sink_id!r}, but the "
-                f"commit store has {known}: the database has lost decisions. Nothing new has begun. Bring the newer "
+                f"commit store has {known}: the database has lost decisions. No new batch has begun. Bring the newer "
                 "database back; if it is gone, compare table and topic, and go on with a new sinkId and a new "
                 "checkpoint after the last batch that is written"
             )
@@ -94,7 +97,7 @@ class History:
         return StoreWentBackError(
             f"{place.named} has a batch of generation {generation} of the sink {self._sink_id!r} that this commit "
             "store has not decided: the database was restored to an older state, or a copy of it is in use. Files "
-            "that this store owes to the table stay owed, and nothing new has begun. Stop the applications on all "
+            "that this store owes to the table stay owed, and no new batch has begun. Stop the applications on all "
             "copies but one, compare table and topic, and go on with a new sinkId and a new checkpoint after the last "
             "batch that is written"
         )

@@ -57,12 +57,12 @@ class IcebergLog:
                 if location == gone:
                     raise SinkOptionError(
                         f"there is no metadata file {gone} of {self._place.named}, though its catalog names it, and "
-                        "nothing new has begun: mount its file system on this machine"
+                        "no new batch has begun: mount its file system on this machine"
                     ) from error
             except (OSError, ValueError, pyiceberg.exceptions.ValidationError) as error:
                 raise SinkError(
                     f"the metadata file {location} of {self._place.named} cannot be read ({_line(error)}). Decided "
-                    "batches stay decided, and are added to it later; nothing new has begun"
+                    "batches stay decided, and are added to it later; no new batch has begun"
                 ) from error
 
     def _library(self) -> Any:
@@ -77,7 +77,7 @@ class IcebergLog:
         location = self._pointer.read()
         if location is None:
             raise SinkOptionError(
-                f"there is no Iceberg table {self._place.table} in its catalog, and nothing new has begun. Create it, "
+                f"there is no Iceberg table {self._place.table} in its catalog, and no new batch has begun. Create it, "
                 "with pyiceberg's create_table() or with Spark; dual.catalog.name must be the catalog's name there"
             )
         return location
@@ -86,7 +86,7 @@ class IcebergLog:
         path = local_path(location)
         if path is None:
             raise SinkOptionError(
-                f"{self._place.named} is in {location}, and nothing new has begun. Driver and executors must have it "
+                f"{self._place.named} is in {location}, and no new batch has begun. Driver and executors must have it "
                 "in one directory under the same path; object stores (s3:, abfss:, gs:, hdfs:) are not supported"
             )
         return path

@@ -80,14 +80,14 @@ class TablePointer:
             return
         url = self._engine.url
         if url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists():
-            raise SinkOptionError(f"there is no Iceberg catalog in {url.database}, and nothing new has begun")
+            raise SinkOptionError(f"there is no Iceberg catalog in {url.database}, and no new batch has begun")
         examine(self._engine, (), lambda name: "another database for the catalog")
         self._is_examined = True
 
     def _check_tables(self) -> None:
         if not sa.inspect(self._engine).has_table(_TABLES.name):
             raise SinkOptionError(
-                "the database of the Iceberg catalog has no table iceberg_tables, and nothing new has begun: give the "
+                "the database of the Iceberg catalog has no table iceberg_tables, and no new batch has begun: give the "
                 "database in which pyiceberg's SqlCatalog or Iceberg's JdbcCatalog has created the table"
             )
 
@@ -100,7 +100,7 @@ def _url(catalog: Catalog) -> str:
     if url is None:
         raise SinkOptionError(
             f"the URL of the Iceberg catalog is in the environment variable {name}, which this process does not have, "
-            "and nothing new has begun: set it on the driver and wherever `dualwrite spark recover` runs"
+            "and no new batch has begun: set it on the driver and wherever `dualwrite spark recover` runs"
         )
     check_catalog_url(f"the environment variable {name}", url)
     return url
@@ -110,5 +110,5 @@ def _unreadable(error: sa.exc.SQLAlchemyError) -> SinkError:
     reason = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
     return SinkError(
         f"the Iceberg catalog cannot be read ({' '.join(str(reason).split())}). Decided batches stay decided, and are "
-        "added to the table later; nothing new has begun"
+        "added to the table later; no new batch has begun"
     )

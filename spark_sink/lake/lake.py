@@ -82,7 +82,7 @@ class Lake:
         if owner is None:
             raise DualTableError(
                 f"batch {decision.batch_id} of the query {decision.query_id} is not decided, because "
-                f"{self._place.named} was replaced while it was written, and is not claimed by this sink. Nothing of "
+                f"{self._place.named} was replaced while it was written, and is not claimed by this sink. No part of "
                 "the batch is visible; start the query again"
             )
         if newest is not None and decision.generation is not None and self._decided() < decision.generation <= newest:
@@ -95,7 +95,7 @@ class Lake:
             found = examined(Path(state.directory, file_name(owner, attempt_id)), size=size, rows=rows)
             if isinstance(found, str):
                 raise DualTableError(
-                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {found}. Nothing of "
+                    f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {found}. No part of "
                     "it is visible, and Spark replays it. Driver and executors must see one directory under this "
                     "path, and a job that removes orphan files (VACUUM) must keep them for longer than a batch takes"
                 )
@@ -104,7 +104,7 @@ class Lake:
             except SinkOptionError as error:
                 raise DualTableError(
                     f"batch {decision.batch_id} of the query {decision.query_id} is not decided, because the table was "
-                    f"altered while it was written ({error}). Nothing of it is visible; start the query again"
+                    f"altered while it was written ({error}). No part of it is visible; start the query again"
                 ) from error
         return ChosenTable(self._place.at(state.directory).location, state.table_id)
 

@@ -32,7 +32,7 @@ from spark_sink.store.tables import LakeFile, OwedBatch
 
 
 class _GivenUpError(Exception):
-    """The store does not owe the batch any more, and the table does not have it."""
+    """The store no longer owes the batch, and the table does not have it."""
 
 
 _TRIES: Final = 30
@@ -65,7 +65,7 @@ class Publisher:
     def publish(self) -> tuple[OwedBatch, ...]:
         """Publish the owed batches; return them.
 
-        Raises BatchLostError for files that cannot be added any more, StoreWentBackError, DualTableError for a table
+        Raises BatchLostError for files that can no longer be added, StoreWentBackError, DualTableError for a table
         that was altered, and SinkError, also without the table or its library. Then the batches stay owed.
         """
         owed = self._ledger.owed(self._sink_id)
@@ -254,7 +254,7 @@ class Publisher:
         advice = commands.after_lost_files(batch.sink_id, batch.query_id, batch.batch_id, schema=self._schema)
         return BatchLostError(
             f"batch {batch.batch_id} of the query {batch.query_id} was decided, but {len(attempt_ids)} of its "
-            f"{len(batch.files)} files for {LakePlace.of(batch.location).named} cannot be added: {why}. Nothing of the "
+            f"{len(batch.files)} files for {LakePlace.of(batch.location).named} cannot be added: {why}. No part of the "
             f"batch was added, and the sink is stopped: {advice}"
         )
 

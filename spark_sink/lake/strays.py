@@ -4,10 +4,10 @@ A killed task leaves such a file once the store has forgotten its attempt; so do
 an altered table, or whose batch an operator has given up.
 
 No promise rests on the age of a file, which only gives people time. An attempt that the store does not have can never
-be prepared or decided, and the store has each file that it owes. A file that it does not owe any more is in the table,
-unless it was given up: a process that has read the table before that may still add it. So the store is read first; then
-the table is outdated (`Publisher.outdate`), which makes the commit of such a process fail; and only then are the names
-of files read from the table.
+be prepared or decided, and the store has each file that it owes. A file that the store no longer owes is in the table,
+unless it was given up; a process that read the table before that may still add such a file. So the store is read first;
+then the table is outdated (`Publisher.outdate`), which makes the commit of such a process fail; and only then are the
+names of files read from the table.
 """
 
 from __future__ import annotations

@@ -832,7 +832,7 @@ class CommitStore:
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int, *, owed: bool = False) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
-        A LOST batch may also be one whose files a table cannot get any more; with `owed`, also one whose files it has
+        A batch whose files a table can no longer get may be LOST too; with `owed`, also one whose files the table has
         not got yet. A batch whose decision is lost has attempts that are to be aborted although Kafka has committed
         them, or has a newer transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is
         written again. Its other attempts with an abort verdict may be open in Kafka, and are left alone. Return whether

@@ -154,7 +154,7 @@ class DualTableWriter:
             raise DualTableError(
                 f"{rows} rows were staged for {self._options.table}, but {self._staging} has {found} of them: the "
                 "database crashed or failed over, which empties that table, or another driver of this sink has "
-                "replaced it. Nothing of the batch is visible; start the query again, which writes it again"
+                "replaced it. No part of the batch is visible; start the query again, which writes it again"
             )
         with self._refusals_explained("move the rows into it"), exact_values(conn):
             conn.execute(self._move_statement(conn, staged, winners))
@@ -295,14 +295,14 @@ class DualTableWriter:
         return moving.upsert(winners, self._key(conn, staged))
 
     def _assert_unaltered(self, conn: sa.Connection, staged: Columns) -> None:
-        """Raise DualTableError if the table was altered. The insert has locked it, so it cannot change any more."""
+        """Raise DualTableError if the table was altered. The insert has locked it, so it can no longer change."""
         table = read_columns(conn, self._target)
         for name, column in staged.items():
             if name not in table or table[name].type_sql != column.type_sql:
                 now = table[name].type_sql if name in table else "dropped"
                 raise DualTableError(
                     f"the column {name} of {self._options.table} was {column.type_sql} when the rows were staged, and "
-                    f"is {now} now. Nothing of the batch is visible; start the query again, which adapts to the table"
+                    f"is {now} now. No part of the batch is visible; start the query again, which adapts to the table"
                 )
 
     @contextmanager

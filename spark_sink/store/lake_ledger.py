@@ -62,7 +62,7 @@ class LakeLedger:
         if (count, rows) != (len(decision.winners), decision.staged_rows):
             raise DualTableError(
                 f"{len(decision.winners)} data files with {decision.staged_rows} rows were written, but the commit "
-                f"store has {count} with {rows} rows for {location}. Nothing of the batch is visible; start the query "
+                f"store has {count} with {rows} rows for {location}. No part of the batch is visible; start the query "
                 "again, which writes it again"
             )
         values = {"decided_at": sa.func.now(), "table_id": table_id}

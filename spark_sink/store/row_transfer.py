@@ -83,7 +83,7 @@ def check_fractions(column: pa.Array, type_: ColumnType) -> None:
     if pc.any(pc.not_equal(pc.multiply(pc.divide(moments, unit), unit), moments)).as_py():
         raise DualTableError(
             f"a column keeps {type_.scale} digits of a second, but a value has more, which the database would round; "
-            "nothing of this attempt was written: remove them with date_trunc(), or give the column 6 digits"
+            "no part of this attempt was written: remove them with date_trunc(), or give the column 6 digits"
         )
 
 
@@ -116,7 +116,7 @@ def as_mysql_tuples(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
 def _mysql(column: pa.Array) -> list[Any]:
     if pt.is_floating(column.type) and pc.any(pc.invert(pc.is_finite(column))).as_py():
         raise DualTableError(
-            "a float is NaN or infinite, which MySQL cannot store; nothing of this attempt was written: filter such "
+            "a float is NaN or infinite, which MySQL cannot store; no part of this attempt was written: filter such "
             "rows, or make them NULL"
         )
     values: list[Any] = _in_microseconds(column).to_pylist()
@@ -132,7 +132,7 @@ def _sqlite(column: pa.Array) -> list[Any]:
     arrow = column.type
     if pt.is_floating(arrow) and pc.any(pc.is_nan(column)).as_py():
         raise DualTableError(
-            "a float is NaN, which SQLite would store as NULL; nothing of this attempt was written: filter such rows, "
+            "a float is NaN, which SQLite would store as NULL; no part of this attempt was written: filter such rows, "
             "or make them NULL"
         )
     values: list[Any]

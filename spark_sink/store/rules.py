@@ -71,13 +71,13 @@ def check_generation(sink_id: str, current: int | None, mine: int | None) -> Non
     if current is None:
         raise SinkError(
             f"the commit store does not have the sink {sink_id!r}, although it was planned: its row was deleted, or "
-            "this process uses another store; nothing of this batch is visible"
+            "this process uses another store; no part of this batch is visible"
         )
     if mine is None or current == mine:
         return
     raise SinkFencedError(
         f"the sink {sink_id!r} is at generation {current}, but this batch was planned with generation {mine}: the "
-        "batch was aborted, or another driver has taken over, or the same query runs twice. Nothing of the batch "
+        "batch was aborted, or another driver has taken over, or the same query runs twice. No part of the batch "
         "becomes visible through this driver; keep one query per sinkId"
     )
 
@@ -157,7 +157,7 @@ def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | Non
         raise BatchLostError(
             f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it that "
             "could not be published again, or nothing proves that it has not (`detail` of its LOST attempts in "
-            f"{look} says which); the sink {sink_id!r} is stopped, and nothing new has begun. Look first whether "
+            f"{look} says which); the sink {sink_id!r} is stopped, and no new batch has begun. Look first whether "
             f"consumers have the records; write those that are lost again by other means, then run {command}"
         )
 
@@ -166,7 +166,7 @@ def condemned(attempt_id: str) -> AttemptCondemnedError:
     """Return the error for a task whose attempt no longer belongs to it."""
     return AttemptCondemnedError(
         f"attempt {attempt_id} is no longer OPEN: its batch was aborted, decided without it, or planned again. Its "
-        "transaction is aborted and nothing of it becomes visible; Spark may try again"
+        "transaction is aborted and no part of it becomes visible; Spark may try again"
     )
 
 

@@ -112,7 +112,7 @@ def test_a_single_topic_copies_nothing(kind: pa.DataType) -> None:
 
 def test_a_row_without_a_topic() -> None:
     rows = pa.record_batch({"topic": ["a", None], "value": ["1", "2"]})
-    with pytest.raises(InvalidRecordError, match=r"row 1 of 2 has a null topic.*nothing of these rows"):
+    with pytest.raises(InvalidRecordError, match=r"row 1 of 2 has a null topic.*none of these rows"):
         list(by_topic(rows, None))
 
 

@@ -211,7 +211,7 @@ def test_a_row_that_is_larger_than_a_request_names_the_option(newest: KafkaWorld
     transaction = newest.side(kafka__max__request__size=1_000).open("s-0-0", mine)
     sentence = (
         r"row 1 takes up to \d+ bytes, more than kafka\.max\.request\.size=1000; .*"
-        r"Nothing of this attempt becomes visible: make the row smaller, or set kafka\.max\.request\.size higher"
+        r"No part of this attempt becomes visible: make the row smaller, or set kafka\.max\.request\.size higher"
     )
     with pytest.raises(InvalidRecordError, match=sentence):
         transaction.write(rows("small", "x" * 1_000))
@@ -226,7 +226,7 @@ def test_a_row_that_is_larger_than_the_topic_allows_names_the_setting(newest: Ka
     transaction = newest.side().open("s-0-0", mine)
     sentence = (
         r"exceeds 1000;.*A row is larger than max\.message\.bytes of the topic.*"
-        r"Nothing of this attempt becomes visible: raise it, or make the row smaller"
+        r"No part of this attempt becomes visible: raise it, or make the row smaller"
     )
     with pytest.raises(AbortableError, match=sentence):
         transaction.write(rows("x" * 1200))

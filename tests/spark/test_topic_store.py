@@ -122,7 +122,7 @@ def test_a_replacement_that_was_not_acknowledged(here: Surroundings) -> None:
     (winner,) = decision.winners
     anew = Prepared(PreparedTxnState("8:1"), "again")
     here.log.lost = [False]
-    with pytest.raises(DecisionUnknownError, match="the row of the attempt tells"):
+    with pytest.raises(DecisionUnknownError, match="the row of the attempt will show"):
         here.store.replace(SINK, winner, STATE, anew)
     other = Prepared(PreparedTxnState("9:1"), "by another process")
     assert here.other.replace(SINK, winner, STATE, other)

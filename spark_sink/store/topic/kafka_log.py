@@ -122,5 +122,5 @@ def _wrong(found: LogDescription) -> list[str]:
         if actual != value:
             wrong.append(f"{name} is {actual or 'not known'}, not {value}")
     if found.replicas > 1 and int(found.settings.get(_IN_SYNC, 0)) < _LEAST_IN_SYNC:
-        wrong.append(f"{_IN_SYNC} is {found.settings.get(_IN_SYNC)}, and has to be at least {_LEAST_IN_SYNC}")
+        wrong.append(f"{_IN_SYNC} is {found.settings.get(_IN_SYNC)}, and must be at least {_LEAST_IN_SYNC}")
     return wrong

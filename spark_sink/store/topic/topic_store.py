@@ -224,7 +224,7 @@ class TopicStore:
         except OutcomeUnknownError as error:
             raise DecisionUnknownError(
                 f"the topic of the commit store has not acknowledged that {new.state} replaces {old} ({error}): the "
-                "row of the attempt tells, later"
+                "row of the attempt will show it"
             ) from error
 
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> dict[str, Ended]:
