@@ -109,8 +109,8 @@ class AsyncTransactionAdmin:
         transaction by the broker's clock; brokers treat Empty and complete ids as long-running, too, so pass `states`
         with it (KIP-994). `transactional_id_pattern` is an RE2/J regular expression that the whole id has to match
         (KIP-1152). If a broker cannot filter by it, this client does, provided that the pattern certainly means the
-        (KIP-1152). If a broker cannot filter by it, this client does, provided that the pattern certainly means the
-        same to it.
+        (KIP-1152). If a broker cannot filter by the pattern, this client does, provided that the pattern certainly
+        means the same to both.
 
         Raises `InvalidPatternError`, and `UnsupportedByBrokerError` for a pattern that only a newer broker can match,
         or for `running_longer_than_ms` with a broker without KIP-994.
@@ -598,5 +598,5 @@ def _by_exact_id(pairs: Mapping[str, PreparedTxnState]) -> dict[str, PreparedTxn
 
 def _several(what: str, given: Iterable[T]) -> list[T]:
     if isinstance(given, str):
-        raise TypeError(f"{what} have to be a list, not the str {given!r}")
+        raise TypeError(f"{what} must be a list, not the str {given!r}")
     return [cast("T", exact(each)) if isinstance(each, str) else each for each in given]

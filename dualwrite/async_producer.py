@@ -353,7 +353,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             await self._core.close()
 
     async def _end_open_transaction(self, timeout_s: float) -> bool:
-        """End an open transaction, or flush; return whether nothing is pending any more."""
+        """End an open transaction, or flush; return whether nothing is pending."""
         operation = self._core.last_operation()
         if operation is None:
             return True

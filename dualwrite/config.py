@@ -178,7 +178,7 @@ class _Spelling:
 def _mapping(config: Any) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
-    sentence = f"the settings have to be a mapping by Kafka's names, or keywords, not {type(config).__name__}"
+    sentence = f"the settings must be a mapping by Kafka's names, or keywords, not {type(config).__name__}"
     if isinstance(config, str):
         sentence += f"; for an address: bootstrap_servers={config!r}"
     raise ConfigError(sentence)
@@ -195,7 +195,7 @@ def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any], parsers:
     given: dict[str, _Given] = {}
     for name, value in [*config.items(), *settings.items()]:
         if not isinstance(name, str):
-            raise ConfigError(f"the name of a setting has to be a str, not {name!r}")
+            raise ConfigError(f"the name of a setting must be a str, not {name!r}")
         field = name.replace(".", "_")
         if field not in parsers:
             raise ConfigError(_unknown(name, field, parsers))

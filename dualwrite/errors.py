@@ -246,7 +246,7 @@ class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
 
 
 class RecordsGoneError(PreparedTransactionLost):
-    """The broker aborted a prepared transaction, and its records cannot be read from the log any more.
+    """The broker aborted a prepared transaction, and its records can no longer be read from the log.
 
     So they cannot be published again: they were deleted or compacted, Kafka lost them, or their topic is another one.
     Nothing was changed. Restore them from the database, then continue as after `PreparedTransactionLost`. The
@@ -378,10 +378,10 @@ class StoredBlockRefusedError(RecordsRefusedError):
 
 
 class NotProvenError(RecipeError):
-    """Nothing shows any more whether Kafka has committed the last batch of an outbox: it publishes nothing more.
+    """Nothing shows whether Kafka has committed the last batch of an outbox: the outbox publishes nothing more.
 
-    It is taken neither for committed nor for aborted, and nothing was changed: the database keeps its records until the
-    log can be read, or a person has looked and says `dualwrite recover --publish-again`, or `--take-out`.
+    The batch counts neither as committed nor as aborted, and nothing was changed: the database keeps its records until
+    the log can be read, or a person has looked and says `dualwrite recover --publish-again`, or `--take-out`.
     `transactional_id` and `prepared_state` identify the batch.
     """
 

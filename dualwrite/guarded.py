@@ -2,8 +2,8 @@
 
 A failure of telemetry is logged once, and the work goes on.
 
-An exception that a signal handler raises while telemetry runs, such as Celery's soft time limit, is no failure of
-telemetry. It goes on to the caller.
+An exception that a signal handler raises while telemetry runs, such as Celery's soft time limit, is not a failure of
+telemetry: the caller gets it.
 """
 
 from __future__ import annotations

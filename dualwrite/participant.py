@@ -53,8 +53,8 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         """Return how the transaction ended in each of its partitions, by reading the log.
 
         Changes nothing, and may be called in any state. Waits up to `timeout_ms` for markers that are being written,
-        and for leaders. `is_over`: the coordinator writes none any more, so that a log without one is watched for a few
-        seconds only. Raises `OutcomeUnknown` (nothing was changed; ask again; `NoMarkerError` if each log could be read
+        and for leaders. `is_over`: the coordinator writes no more markers, so a log without one is watched only for a
+        few seconds. Raises `OutcomeUnknown` (nothing was changed; ask again; `NoMarkerError` if each log could be read
         to its end), `KafkaUnreachableError` after `unreachable.timeout.ms`, `AuthorizationError` without READ on a
         topic, `AnotherClusterError`, also for a manifest without partitions, and `AuthenticationError`.
         """

@@ -300,7 +300,7 @@ class Producer(ProducerBase[RecordFuture]):
             _log.warning("the connections did not close within %g s", _CLOSE_CONNECTIONS_TIMEOUT_S)
 
     def _end_open_transaction(self, deadline_s: float) -> bool:
-        """End an open transaction, or flush; return whether nothing is pending any more."""
+        """End an open transaction, or flush; return whether nothing is pending."""
         waiter = self._new_waiter()
         operation = self._core.last_operation()
         if operation is None:

@@ -40,7 +40,7 @@ class SecurityConfig:
 
     @property
     def security(self) -> SecurityConfig:
-        """These settings without the others of a subclass."""
+        """These settings alone, without those that a subclass adds."""
         return SecurityConfig(**{each.name: getattr(self, each.name) for each in fields(SecurityConfig)})
 
     @property
@@ -134,13 +134,13 @@ def _token_provider(name: str, value: Any) -> Callable[[], str] | None:
     if callable(value):
         provider: Callable[[], str] = value
         return provider
-    raise ConfigError(f"{name} has to be a function without parameters returning a token, not {type(value).__name__}")
+    raise ConfigError(f"{name} must be a function without parameters returning a token, not {type(value).__name__}")
 
 
 def _extensions(name: str, value: Any) -> tuple[tuple[str, str], ...]:
     if isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair):
         return tuple(sorted((exact(key), exact(text)) for key, text in value.items()))
-    raise ConfigError(f"{name} has to be a mapping of str to str, not {type(value).__name__}")
+    raise ConfigError(f"{name} must be a mapping of str to str, not {type(value).__name__}")
 
 
 def _endpoint_identification(name: str, value: Any) -> str:
@@ -153,7 +153,7 @@ def _endpoint_identification(name: str, value: Any) -> str:
 def _context(name: str, value: Any) -> ssl.SSLContext | None:
     if value is None or isinstance(value, ssl.SSLContext):
         return value
-    raise ConfigError(f"{name} has to be an ssl.SSLContext, not {type(value).__name__}")
+    raise ConfigError(f"{name} must be an ssl.SSLContext, not {type(value).__name__}")
 
 
 SECURITY_PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {

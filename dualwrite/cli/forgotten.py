@@ -61,9 +61,9 @@ def _say(cluster_id: str, found: Sequence[Forgotten]) -> None:
     records = sum(each.records for each in found)
     click.echo(
         f"gives up the proof of {counted(len(found), 'dual write')} ({counted(records, 'record')}) that the database "
-        f"has committed, and that were prepared in the cluster {cluster_id}. Whether they were committed there is not "
-        "asked any more once the ids are used in another cluster; if that cluster comes back then, it aborts what is "
-        "open. Stop its writers first, and compare the database with the topics:",
+        f"has committed, and that were prepared in the cluster {cluster_id}. Whether they were committed there will "
+        "not be checked once the ids are used in another cluster; if that cluster comes back then, it aborts open "
+        "transactions. Stop its writers first, and compare the database with the topics:",
         err=True,
     )
     for each in found:

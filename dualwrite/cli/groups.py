@@ -63,7 +63,7 @@ class Group(click.Group):
         return super().parse_args(ctx, self._with_the_command_first(ctx, args))
 
     def _with_the_command_first(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move the arguments before the command behind it, if they are options of the command and their values.
+        """Move options of the command, and their values, from before the command to behind it.
 
         A name may also be the value of an option, as in `--prefix top top`; so each command that is named is tried.
         """

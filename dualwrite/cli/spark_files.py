@@ -40,7 +40,7 @@ def command(
     For a table that was altered so that it cannot take them, or was dropped. The batch stays owed: write the rows of
     the copies by other means, then run `dualwrite spark acknowledge-lost --owed`. Needs no library of the table.
 
-    The exit code is 1 if nothing of this batch is owed.
+    The exit code is 1 if no file of this batch is owed.
     """
     name = (batch.query_id, batch.batch_id)
     with store.open() as opened:
@@ -57,7 +57,7 @@ def command(
         for each in copies:
             click.echo(f"{each['file']}: {each['rows']} rows")
     if not copies:
-        click.echo(f"nothing of {batch} is owed to a table", err=True)
+        click.echo(f"no file of {batch} is owed to a table", err=True)
         ctx.exit(LEFT)
 
 

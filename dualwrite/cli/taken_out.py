@@ -1,4 +1,4 @@
-"""`dualwrite recover --take-out`: stored blocks that are not published any more, printed or written to a file."""
+"""`dualwrite recover --take-out`: stored blocks that will not be published, printed or written to a file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Handover:
 def take_out_each(
     engine: sa.Engine, names: Sequence[tuple[str, int]], handover: Handover, *, apply: bool, schema: str | None
 ) -> list[TakenOut]:
-    """Take blocks out, or only read them; tell of each before the next, which may be refused."""
+    """Take blocks out, or only read them; report each before the next, which may be refused."""
     blocks = []
     for name, seq in names:
         blocks.append(take_out(engine, name, seq, apply=apply, keep=handover.keep, schema=schema))

@@ -150,7 +150,7 @@ class Topic:
             goals = dict(zip(partitions, (end.last_stable_offset for end in ends), strict=True))
             while any(consumer.position(each) < goal for each, goal in goals.items()):
                 if time.monotonic() > deadline_s:
-                    raise CannotRunError(f"{self.name} could not be read to its end in time: allow more with --settle")
+                    raise CannotRunError(f"{self.name} could not be read to the end in time: raise --settle")
                 for each, records in consumer.poll(timeout_ms=_POLL_MS).items():
                     found += [RecordAtRest(name_of(each), *_fields(record)) for record in records]
         return found

@@ -308,7 +308,7 @@ class Run:
             workers.kill()
 
     def _recovered(self) -> list[str]:
-        """Recover until no transaction is left, or the time is over; return the remaining ones."""
+        """Recover until no transaction is left or the time limit has passed; return the rest."""
         time.sleep(LEASE_MS / 1000)
         deadline_s = time.monotonic() + self._plan.settle_s
         with RecoveryService(

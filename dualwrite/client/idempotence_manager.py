@@ -114,7 +114,7 @@ class IdempotenceManager:
         """Use the producer id of the response, or handle the refusal."""
         self._in_flight = False
         if not isinstance(response, m.InitProducerIdResponse):
-            raise AssertionError(f"{response!r} does not answer InitProducerId")
+            raise AssertionError(f"{response!r} is not a response to InitProducerId")
         if response.error_code:
             self._failed_with(response.error_code, now_ms)
             return

@@ -524,7 +524,7 @@ class Sender:
                 self._last_error.note(now_ms, f"{name} returned {error_name(error_code)}")
 
     def _look_up_leaders(self, response: m.DescribeProducersResponse, now_ms: float) -> None:
-        """Request metadata for partitions that the broker does not lead any more."""
+        """Request metadata for partitions that the broker no longer leads."""
         for (topic, partition), described in response.partitions.items():
             if error_class(Api.DESCRIBE_PRODUCERS, described.error_code) is ErrorClass.RETRIABLE_AFTER_LOOKUP:
                 self._topology.forget_leader(topic, partition)

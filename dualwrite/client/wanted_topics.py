@@ -35,7 +35,7 @@ class WantedTopics:
         pass
 
     def give_up(self) -> None:
-        """Stop waiting, so that nothing is requested any more."""
+        """Stop waiting, so that no more requests are sent."""
         for operation in self._beside:
             operation.stop_listening(self._is_not_waited_for)
         for operation in self.by_topic.values():

@@ -46,7 +46,7 @@ class Known:
 
     @property
     def is_committed(self) -> bool:
-        """Whether the database has decided it; without rows, whether Kafka shows it."""
+        """Whether the database has decided the dual write; without rows, whether Kafka shows it."""
         return bool(self.rows if self.invoke.rows else self.records)
 
     @property

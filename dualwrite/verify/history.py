@@ -73,7 +73,7 @@ class Invoke(_Step):
 
 @dataclass(frozen=True, slots=True)
 class Deciding(_Step):
-    """The database commit of a dual write is about to be sent: nothing of it may be visible before."""
+    """The database commit of a dual write is about to be sent: none of its changes may be visible before."""
 
     reads: tuple[Change, ...] = ()
     """The newest row of each key that it has read."""

@@ -100,7 +100,7 @@ def test_equal_requests_are_sent_once(kip_939: Site, admin: TransactionAdmin) ->
             TypeError,
             "a list, not the str 'Ongoing'",
         ),
-        (lambda admin: admin.describe_transactions("x"), TypeError, "have to be a list, not the str 'x'"),
+        (lambda admin: admin.describe_transactions("x"), TypeError, "must be a list, not the str 'x'"),
         (lambda admin: admin.find_hanging(partition=1), ValueError, "needs its topic"),
         (lambda admin: admin.abort_transaction(PARTITION), ValueError, "takes start_offset, or"),
         (lambda admin: admin.abort_transaction(PARTITION, producer_id=1), ValueError, "takes start_offset, or"),

@@ -283,7 +283,7 @@ def test_missing_evidence_is_an_error(
     site.delete_records()
     assert site.recover() is Outcome.NOTHING
     (error,) = errors_in(caplog)
-    assert "cannot prove any more" in error
+    assert "can no longer prove" in error
     assert "orders-0: 0 to 0" in error
     assert site.text() == settled_text(site.row())
     site.write("later")

@@ -315,7 +315,7 @@ def test_of_a_transaction_before_the_row_no_end_is_guessed(site: Site) -> None:
             told.error or ""
         )
     with site.writer() as writer:
-        with pytest.raises(TransactionHangsError, match="does not tell whether the database has decided it") as raised:
+        with pytest.raises(TransactionHangsError, match="no longer shows whether the database has decided") as raised:
             write_both(writer, "refused")
         assert f"commit --topic orders --partition 1 --prepared-state {hanging}" in str(raised.value)
         assert f"abort --topic orders --partition 1 --start-offset {raised.value.start_offsets[0]}" in str(raised.value)

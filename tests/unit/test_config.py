@@ -34,7 +34,7 @@ def test_bootstrap_servers() -> None:
         ({"lingerms": 1}, r"did you mean linger\.ms\?"),
         ({"compresion.type": "gzip"}, r"did you mean compression\.type\?"),
         ({"compresion_type": "gzip"}, r"did you mean compression_type\?"),
-        ({1: 2}, "the name of a setting has to be a str, not 1"),
+        ({1: 2}, "the name of a setting must be a str, not 1"),
         ({"linger_ms": "soon"}, "linger_ms: 'soon' is not a whole number"),
         ({"connections.max.per.node": 0}, "connections.max.per.node: 0 is not a whole number from 1"),
         ({"bootstrap.servers": 5}, r"5 is not host:port\[,host:port\]"),
@@ -101,7 +101,7 @@ def test_names_are_spelt_as_the_caller_spells_them(settings: dict[str, Any], wor
 
 @pytest.mark.parametrize("config", ["127.0.0.1:9093", 5, ["bootstrap.servers"], b"h:1"])
 def test_settings_that_are_no_mapping_are_refused(config: Any) -> None:
-    with pytest.raises(ConfigError, match="the settings have to be a mapping by Kafka's names, or keywords"):
+    with pytest.raises(ConfigError, match="the settings must be a mapping by Kafka's names, or keywords"):
         Producer(config)
 
 

@@ -96,7 +96,7 @@ def test_administration_has_the_same_settings() -> None:
         (TLS | {"ssl.key.location": "k"}, r"ssl\.key\.location needs ssl\.certificate\.location"),
         (TLS | {"ssl.key.password": "geheim"}, r"ssl\.key\.password needs ssl\.certificate\.location"),
         (TLS | {"ssl.ca.location": ""}, "is not the path of a file"),
-        (TLS | {"ssl.context": "x"}, r"ssl\.context has to be an ssl\.SSLContext, not str"),
+        (TLS | {"ssl.context": "x"}, r"ssl\.context must be an ssl\.SSLContext, not str"),
         (TLS | {"ssl.endpoint.identification.algorithm": "off"}, "is not one of https, none"),
         (
             TLS | {"ssl.context": ssl.create_default_context(), "ssl.ca.location": "x"},

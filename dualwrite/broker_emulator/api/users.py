@@ -31,8 +31,8 @@ async def handle_describe_client_quotas(call: NodeCall) -> Any:
 
     The quotas of the entities that match a filter (KIP-546).
 
-    * Components are ANDed: a name (0), the default (1), or either (2) of an entity type. Strict: no entities with other
-      types.
+    * Components are ANDed: a name (0), the default (1), or either (2) of an entity type. A strict filter excludes
+      entities with other types.
     * An invalid filter 42, an unknown entity type 35.
     * Access: DESCRIBE_CONFIGS on the cluster (31).
     * v1 flexible.

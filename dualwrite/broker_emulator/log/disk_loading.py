@@ -158,7 +158,7 @@ class Loader:
                 raise StorageError(f"{path} is damaged: {error}. {_ADVICE}") from error
             stored = 0
         if stored < noted:
-            logger.warning("%s is missing or damaged; the log starts at %d, as was noted elsewhere", path, noted)
+            logger.warning("%s is missing or damaged; the log starts at %d, noted in another file", path, noted)
         elif stored > noted and self._end.is_exact:
             raise StorageError(f"{path} says {stored}, but nothing at or above {noted} was ever deleted. {_ADVICE}")
         return max(stored, noted)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ShareNode(Protocol):
-    """A node as far as share groups need it."""
+    """The part of a node that share groups use."""
 
     @property
     def share_coordinator(self) -> ShareCoordinator: ...
@@ -33,7 +33,7 @@ class ShareNode(Protocol):
 
 
 class ShareCluster(Protocol):
-    """The cluster as far as the state of share groups needs it."""
+    """The part of the cluster that the state of share groups uses."""
 
     @property
     def config(self) -> BrokerConfig: ...

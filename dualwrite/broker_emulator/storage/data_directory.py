@@ -8,7 +8,7 @@ log-ends                             how far the journal and each log reached (`
 .clean-shutdown                      exists while no process uses the directory, if the last one stopped in order
 ```
 
-Only data that the journal records as deleted is deleted. Folders that it does not know are left alone.
+Only data that the journal records as deleted is deleted. Unknown folders are left alone.
 """
 
 from __future__ import annotations

@@ -380,7 +380,7 @@ def _init_producer_id(
 
 
 def _told_by(error_code: int, answers: Mapping[int, T]) -> Reply[T]:
-    """Return the answer that a refusal gives; the error itself if it is none."""
+    """Return the answer that a refusal stands for, or the error itself if it stands for none."""
     return Reply(0, answers[error_code]) if error_code in answers else Reply(error_code)
 
 

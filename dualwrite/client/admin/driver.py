@@ -1,7 +1,7 @@
 """Run one call for many keys: send each to the responsible broker, and repeat until each has a result or time is up.
 
-`AdminTransport` sends one request to one broker, and returns its response or raises why there is none. No other part of
-the admin client uses connections.
+`AdminTransport` sends one request to one broker, and returns its response or raises an error with the reason. No other
+part of the admin client uses connections.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class EarlierTransactions:
         return is_own or opened.producer_epoch > own.producer_epoch
 
     def coordinator_has_ended(self) -> None:
-        """Note that the coordinator writes no markers any more: a transaction that is still open hangs."""
+        """Note that the coordinator writes no more markers: a transaction that is still open hangs."""
         self.asks_coordinator = False
         self._coordinator_has_ended = True
 

@@ -158,7 +158,7 @@ def taken_meanwhile(refusal: str, error_code: int) -> FencedError:
 def still_prepared_by_keep(transactional_id: str, pair: PreparedTxnState) -> UnsupportedByBrokerError:
     """Return the error for a broker whose KeepPreparedTxn returns the producer id and epoch of the open transaction."""
     return UnsupportedByBrokerError(
-        f"the broker answered InitProducerId with KeepPreparedTxn for transactional id {transactional_id!r} with "
+        f"the broker responded to InitProducerId with KeepPreparedTxn for transactional id {transactional_id!r} with "
         f"{pair}, the producer id and epoch of the open transaction itself: this does not fence the producer that "
         "prepared it, which KIP-939 requires and the proposal for KAFKA-20739 (apache/kafka#22704) lacks. Two owners "
         "could decide the transaction differently, so it stays open and was not completed; use a broker that raises "

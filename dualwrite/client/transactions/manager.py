@@ -476,7 +476,7 @@ class TransactionManager(TransactionContext):
             case m.TxnOffsetCommit(), m.TxnOffsetCommitResponse():
                 self._on_offsets(response, now_ms)
             case _:
-                raise AssertionError(f"{response!r} does not answer {request!r}")
+                raise AssertionError(f"{response!r} is not a response to {request!r}")
 
     def on_no_response(self, now_ms: float, *, sent: bool = True) -> None:
         """Send the request in flight again. If it was `sent`, the broker may execute it now or later."""

@@ -99,7 +99,7 @@ class StateMachine:
     def _same_error_again(self, call: Call, error: KafkaError) -> Exception:
         if call is Call.INIT_TRANSACTIONS and self.state is ProducerState.ABORTABLE_ERROR:
             return IllegalStateError(
-                f"{call.value} is not allowed any more while {self.standing}; {WHAT_NEXT[self.state]}"
+                f"{call.value} is no longer allowed while {self.standing}; {WHAT_NEXT[self.state]}"
             )
         again = error.reworded(f"{call.value}: {self.standing}; {WHAT_NEXT[self.state]}. Cause: {error}")
         again.__cause__ = error

@@ -27,8 +27,8 @@ InitProducerId itself aborts any transaction that is open for its producer id, a
 DescribeTransactions comes first: nothing is sent to an id that another producer has taken over, and a transaction that
 a late request has opened is ended by EndTxn, which only the owner of its epoch can do. An InitProducerId without a
 response is searched for a few times before it is sent again, because one that is still on its way would abort the next
-transaction. One that arrives even later does so; the commit of that transaction is then refused, and nothing of it
-becomes visible.
+transaction. One that arrives even later does so; the commit of that transaction is then refused, and none of its
+records becomes visible.
 """
 
 from __future__ import annotations

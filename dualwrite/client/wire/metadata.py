@@ -79,7 +79,7 @@ class MetadataRefresher:
     # ---- users' requests ------------------------------------------------------------------------------------
 
     def want(self, topic: str, user: MetadataUser) -> None:
-        """Request a topic until it is known, or until `user` does not want it any more."""
+        """Request a topic until it is known, or until `user` no longer wants it."""
         self._wanted.setdefault(topic, {})[user] = None
         self._due_at_ms = min(self._due_at_ms, self._clock_ms())
         self._pump_soon()

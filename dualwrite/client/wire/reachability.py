@@ -15,7 +15,7 @@ _LONGEST_PAUSE_S = 1.0
 
 
 async def wait_until_reachable(settings: ClusterSettings, is_wanted: Callable[[], bool]) -> None:
-    """Return when a broker of the cluster can be reached, or when that is not wanted any more.
+    """Return when a broker of the cluster can be reached, or when no caller waits any longer.
 
     Attempts are as far apart as `reconnect.backoff.max.ms` says. A broker that refuses the login is reached.
     """
@@ -47,7 +47,7 @@ class _Listener:
         self._changed = asyncio.Event()
 
     async def wait_for_change(self, timeout_s: float) -> None:
-        """Wait until a connection has come or failed, or the time is over."""
+        """Wait until a connection is made or has failed, or the time limit has passed."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()

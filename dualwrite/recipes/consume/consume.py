@@ -52,7 +52,7 @@ class ConsumeTransformWrite:
     not commit offsets by itself and reads with `read_committed`. The caller closes it. Up to `max_records` records
     share a dual write.
 
-    `handle(tx, record)` is called for each record in order. If it raises, or if its records cannot be sent, nothing of
+    `handle(tx, record)` is called for each record in order. If it raises, or if its records cannot be sent, no part of
     the batch is written, and the batch is divided. A record that fails alone is passed to `poison(tx, record, error)`
     in a separate dual write, which may store or send it elsewhere, and is then skipped. If `poison` raises or is not
     given, `step()` and `run()` raise the error, and the record will be read again.

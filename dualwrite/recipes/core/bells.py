@@ -13,7 +13,7 @@ class Bell(Protocol):
     def ring(self) -> None: ...
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Wait until it rings or the time is over."""
+        """Wait until the bell rings or the time limit has passed."""
 
 
 class ThreadBell:

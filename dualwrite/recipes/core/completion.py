@@ -173,7 +173,7 @@ async def leave_to_successor(owned: OwnedId, row: PreparedTxnState) -> None:
 
 
 async def _assert_still_locked(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> None:
-    """Read the row once more, which fails if the transaction that locked it is over."""
+    """Read the row once more, which fails if the transaction that locked it has ended."""
     found = await database.read(owned.transactional_id)
     if found != row:
         raise FencedError(

@@ -224,7 +224,7 @@ async def commit_database_alone(write: DualWriteProgress) -> None:
 async def commit_at_end(
     write: DualWriteProgress, commit_records: Callable[[DualWriteProgress], Awaitable[None]]
 ) -> None:
-    """Commit a transaction that its owner ends itself; without Kafka if no record is left."""
+    """Commit a transaction whose owner decides when it ends; without Kafka if no record is left."""
     if write.records:
         await commit_records(write)
     else:

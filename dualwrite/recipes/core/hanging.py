@@ -66,7 +66,7 @@ def _by_row(owned: OwnedId, earlier: PreparedTxnState, ends: EndByHand) -> str:
     if earlier == owned.row and owned.kafka.guarantee.tier is not Tier.BOUNDED_V1:
         return f"The database has decided it, so commit it: {ends.commit}"
     return (
-        "The state row does not tell whether the database has decided it, because later ones were: read its records "
+        "The state row no longer shows whether the database has decided it, because later ones were: read its records "
         "there. If the database has their changes, and the topic does not have them again behind, commit it: "
         f"{ends.commit}; else abort it: {ends.abort}"
     )

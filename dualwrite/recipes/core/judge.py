@@ -201,7 +201,7 @@ REFUSALS: Final = MappingProxyType(
         (
             "unknown",
             Concerns.MOMENT,
-            "call recover(), which tells the outcome, before the block is repeated",
+            "call recover(), which returns the outcome, before the block is repeated",
             (e.OutcomeUnknown, e.NoMarkerError, e.CommitOutcomeUnknown, e.FencedCommitOutcomeUnknown),
         ),
         (
@@ -249,7 +249,7 @@ class RowInCluster(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing of the row's transaction is left to prove in this cluster."""
+        """Whether the row's transaction needs no more proof in this cluster."""
         if self.text == settled_text(self.stored):
             return True
         return is_forgotten(self.stored, self.text) and self.elsewhere is not None

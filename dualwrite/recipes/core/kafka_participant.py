@@ -21,7 +21,10 @@ ResultT = TypeVar("ResultT")
 
 
 async def _result_of(returned: ResultT | Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of a call of either producer. It asks for the class: to ask for an ABC is a call by itself."""
+    """Return the result of a call of either producer.
+
+    It checks for the class, because a check for an ABC costs another call.
+    """
     of_any_kind: Any = returned
     result: ResultT = await of_any_kind if isinstance(of_any_kind, CoroutineType) else of_any_kind
     return result
@@ -30,7 +33,7 @@ async def _result_of(returned: ResultT | Coroutine[Any, Any, ResultT]) -> Result
 def _of_producer(
     method_of: Callable[[ParticipantProducer], Callable[ArgumentsT, ResultT]],
 ) -> Callable[Concatenate[KafkaParticipant, ArgumentsT], Coroutine[Any, Any, ResultT]]:
-    """Return the method that calls the producer's own one, which has the documentation, and awaits it if need be."""
+    """Return a method that calls the producer's documented method of that name, and awaits the result if necessary."""
 
     async def method(self: KafkaParticipant, /, *arguments: ArgumentsT.args, **named: ArgumentsT.kwargs) -> ResultT:
         producer: Any = self._producer
@@ -100,7 +103,7 @@ class KafkaParticipant:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the producer cannot be used any more, as after a commit that another process has completed."""
+        """Whether the producer can no longer be used, as after a commit that another process has completed."""
         return self._producer.state is ProducerState.FATAL_ERROR
 
     @property
@@ -171,7 +174,7 @@ class KafkaParticipant:
 
 
 class AsyncKafkaParticipant(KafkaParticipant):
-    """The same with the producer for asyncio, which is bound to the event loop of its take-over."""
+    """`KafkaParticipant` on the producer for asyncio, which is bound to the event loop of its take-over."""
 
     @staticmethod
     def _imported() -> type[AsyncParticipantProducer]:

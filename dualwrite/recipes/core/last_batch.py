@@ -73,7 +73,7 @@ async def without_log(
 async def instead_of_loss(
     owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, lost: PreparedTransactionLost
 ) -> NotProvenError | None:
-    """Return the error to raise in place of a loss: records that are kept are not lost. None if they are not."""
+    """Return the error to raise in place of a loss if the records are kept in the database; else None."""
     if not await kept(database, owned.transactional_id, row):
         return None
     return _not_proven(owned.transactional_id, row, str(lost).partition(". ")[0].partition("; ")[0])

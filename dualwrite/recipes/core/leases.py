@@ -84,7 +84,7 @@ class HeldLease:
         self._slot = slot
 
     async def assert_held(self, transactional_id: str, block: DatabaseTransaction) -> None:
-        """Raise LeaseLostError if the lease is not this process's any more.
+        """Raise LeaseLostError if this process no longer has the lease.
 
         Call it between the take-over, which fences all others, and the first transaction of Kafka. A process that
         claims the lease later also takes the id over later, and then ends the open transaction.

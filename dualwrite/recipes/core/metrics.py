@@ -257,5 +257,5 @@ def _pool_waiting() -> Values:
 
 
 def _pool_statuses() -> list[tuple[str, Any]]:
-    """Return the status of each pool; several may have one prefix, whose numbers are to be added up."""
+    """Return the status of each pool. Several pools may share a prefix; the caller adds their numbers up."""
     return [(pool.prefix, pool.status()) for pool in pools.living() if pool.is_of_this_process]

@@ -126,7 +126,7 @@ class OwnedId:
             raise self.fenced()
 
     def fenced(self) -> FencedError:
-        """Return the error for an id that Kafka does not let this process use any more."""
+        """Return the error for an id that Kafka no longer lets this process use."""
         return FencedError(
             f"this writer has lost transactional id {self.transactional_id!r}: {_WHY_FENCED}; nothing was written: "
             "make a new DualWriter to take it back, or give each process its own id"
@@ -185,7 +185,7 @@ class OwnedId:
     async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome, *, keeps_id: bool = False) -> None:
         """Commit or abort the open Kafka transaction. `keeps_id`: an abort does not lead to a take-over.
 
-        Raises PreparedTransactionLost if that transaction cannot be completed any more, and no other Kafka error,
+        Raises PreparedTransactionLost if that transaction can no longer be completed, and no other Kafka error,
         because the decision has been made. A producer that cannot confirm is given up, and the next take-over completes
         the transaction by the row.
         """

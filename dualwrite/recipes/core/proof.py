@@ -29,9 +29,9 @@ class Verdict(StrEnum):
 class Proof(NamedTuple):
     """The end of the transaction in the row, as far as it is known.
 
-    `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
+    `is_over`: it has ended and needs no completion; False leaves the judgement to the coordinator.
     `is_known`: the coordinator has described it as open or committed, or completes another transaction that hides its
-    end. The log is read once nothing of the id is left to complete: `verify`.
+    end. The log is read once the id has nothing left to complete: `verify`.
     """
 
     is_over: bool

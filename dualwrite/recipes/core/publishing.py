@@ -110,7 +110,7 @@ class Publishing:
     async def why_refused(self, error: DualWriteError) -> DualWriteError:
         """Return the error to raise after Kafka has refused a block's records, or the owed ones that went with them.
 
-        The owed records are published alone, which shows whether they are refused. Nothing of the block is left.
+        The owed records are published alone, which shows whether they are refused. The block itself is rolled back.
         """
         expected: tuple[type[Exception], ...] = (DualWriteError, *self._owned.database.errors)
         try:
@@ -147,9 +147,9 @@ class Publishing:
             await self._settle_last()
 
     async def end_diversion(self, name: str) -> bool:
-        """End the diversion of a pool to its outbox, if nothing of it is left to be published, repaired or settled.
+        """End the diversion of a pool to its outbox, if the outbox has nothing left to publish, repair or settle.
 
-        Return whether there is none any more. It waits a moment for blocks, no longer, because one may be frozen.
+        Return whether the diversion has ended. It waits a moment for blocks, no longer, because one may be frozen.
         Raises as `_settle_last` does.
         """
         owned = self._owned
@@ -353,7 +353,8 @@ class Publishing:
     async def _keep_provable(self) -> None:
         """Settle the row at once if the log may not show how the last batch has ended.
 
-        Then only the coordinator knows, and the next batch makes it forget. If that fails, the next take-over asks it.
+        Then only the coordinator knows, and the next batch makes it forget. If settling fails, the next take-over asks
+        the coordinator.
         """
         if not self.is_unsettled or self._slot.state is not SlotState.READY:  # unconfirmed: the producer is given up
             return
@@ -392,9 +393,9 @@ class Publishing:
             if row == owned.row:
                 if (await verify(owned, database, row)).owed:
                     raise _AbortedInPartError(
-                        f"Kafka has committed {row}, by which records of transactional id {owned.transactional_id!r} "
-                        "were published, and an operator has aborted it in a partition; they are owed now, and the "
-                        "next use of the id, or recover(), publishes them"
+                        f"Kafka has committed {row}, which published records of transactional id "
+                        f"{owned.transactional_id!r}, and an operator has aborted it in a partition; they are owed "
+                        "now, and the next use of the id, or recover(), publishes them"
                     )
                 await self._settle(database, row)
             else:
@@ -405,7 +406,7 @@ class Publishing:
     async def _settle(
         self, database: DatabaseTransaction, row: PreparedTxnState, *, deletes_batch: bool = True
     ) -> None:
-        """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log.
+        """Note in the row that its transaction needs no more proof, before the evidence leaves the log.
 
         `deletes_batch`: the rows of the batch that it published are deleted, where no stored blocks wait.
         """
@@ -422,8 +423,8 @@ class Publishing:
     async def settle_before_leaving(self, timeout_ms: int) -> None:
         """Note in the row that its transaction is committed, if Kafka has confirmed it to this process.
 
-        Then nothing is asked of Kafka about it any more, and the id can go on in another cluster. If the log does not
-        show it, or that cannot be found out in time, the row stays as it is, and the next take-over asks.
+        From then on Kafka is not asked about it, and the id can continue in another cluster. If the log does not show
+        it, or cannot be read in time, the row stays as it is, and the next take-over asks.
         """
         owned = self._owned
         is_sure = self._slot.state is SlotState.READY and owned.row == owned.confirmed and not owned.owed
@@ -492,8 +493,8 @@ class Publishing:
             await self._steps.decide(write)
         except PreparedTransactionLost as error:
             raise RetriableError(
-                f"Kafka has aborted {write.prepared_state} too, by which records of transactional id "
-                f"{owned.transactional_id!r} were to be published; they are owed now, and the next use of the id, or "
+                f"Kafka has also aborted {write.prepared_state}, which was to publish records of transactional id "
+                f"{owned.transactional_id!r}; they are owed now, and the next use of the id, or "
                 "recover(), publishes them"
             ) from error
         self._blocks.note_published(waiting)

@@ -51,7 +51,7 @@ class RecordBlock(NamedTuple):
 
 
 def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
-    """Return the records as bytes that no other call returns: two blocks are never taken for one."""
+    """Return the records as bytes that no other call returns, so that no two blocks are equal."""
     listed, name = list(records), partitioner.encode()
     parts = [_HEAD.pack(_VERSION, _tokens.getrandbits(64) ^ time.time_ns(), len(name), len(listed)), name]
     for record in listed:

@@ -240,9 +240,9 @@ async def _assert_not_repaired(
 ) -> None:
     """Raise DatabaseWentBackError if the aborted records have been published again, by a dual write of a later row.
 
-    They have not if the coordinator says that the abort was the last end under the id. Else the log between the aborted
-    records and its end is read: a repair has records in each partition. The row is read once more,
-    which fails if its lock is gone: then another process may have repaired the transaction, and have changed the row.
+    They were not if the coordinator says that the abort was the last end under the id. Otherwise the log is read from
+    the aborted records to its end: a repair has records in each partition. The row is read once more, which fails if
+    its lock is gone: then another process may have repaired the transaction, and have changed the row.
     """
     if owned.kafka.coordinator_aborted(manifest.prepared_state):
         return
@@ -278,7 +278,7 @@ async def _owed(
         )
     try:
         if end.gone:
-            raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
+            raise _lost(owned, manifest, f"some of its records are no longer in the log ({_places(end)})")
         records = await _in_log(owned, manifest, end)
     except PreparedTransactionLost as lost:
         records = await _kept(owned, database, manifest.prepared_state, lost, is_torn=end.is_visible)
@@ -351,7 +351,7 @@ def _lost(owned: OwnedId, manifest: Manifest, why: str) -> PreparedTransactionLo
 
 
 _EVIDENCE_GONE: Final = (
-    "transactional id %s: cannot prove any more that Kafka committed %s: the log no longer shows it (%s), and the "
+    "transactional id %s: can no longer prove that Kafka committed %s: the log no longer shows it (%s), and the "
     "coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator, another "
     "program or the broker's timeout aborted it"
 )

@@ -88,7 +88,7 @@ STORES_NOTHING: Final = StorePolicy(max_bytes=0, max_age_ms=0)
 
 
 def checked_delivery(value: Any) -> Delivery:
-    """Return the delivery. Raises ConfigError if `value` is none."""
+    """Return the delivery. Raises ConfigError for any other value."""
     if not isinstance(value, Direct | Outbox):
         raise ConfigError(f"delivery takes Direct(...) or Outbox(...), not {value!r}")
     return value

@@ -93,7 +93,7 @@ class StoredBlocks(Protocol):
     ) -> None:
         """Delete the oldest blocks, of those that `waiting` returned, and the rows of the last batch.
 
-        With `kept_as`, for an outbox only: these blocks are the last batch then. They wait no more, and keep their rows
+        With `kept_as`, for an outbox only: these blocks become the last batch: they no longer wait, but keep their rows
         until the next call.
         """
         assert not blocks, _CANNOT_STORE
@@ -229,31 +229,34 @@ class Way(NamedTuple):
 class Diversion(Protocol):
     """Whether the blocks of a pool go to its outbox, because Kafka was away, as seen inside one transaction.
 
-    It begins in the commit of the first such block. It ends when nothing of the outbox is left to be published, under
-    a lock that no block holds. So a block that has locked all its rows, and then sees that there is none, follows no
-    block whose records still wait.
+    It begins in the commit of the first such block. It ends when the outbox has nothing left to publish, under a lock
+    that no block holds. So a block that has locked all its rows, and then sees no diversion, follows no block whose
+    records still wait.
     """
 
     async def way_now(self) -> Way | None:
-        """Return where blocks go now; None if this transaction may not see that."""
+        """Return where blocks go now; None if this transaction may see only an older row."""
 
     async def way(self) -> Way:
         """Return where blocks go, as this transaction sees it."""
 
     async def begin(self, now_ms: int) -> bool:
-        """Begin it with the commit of this transaction. Return False, and change nothing, if there is one already."""
+        """Begin the diversion with the commit of this transaction.
+
+        Return False, and change nothing, if there is one.
+        """
 
     async def hold(self) -> bool:
-        """Keep it from beginning or ending before the end of this transaction. Return whether there is one."""
+        """Let no diversion begin or end before the end of this transaction. Return whether there is one."""
 
     async def lock(self) -> bool:
-        """Wait until no other transaction holds it, and lock it. Return whether there is one."""
+        """Wait until no other transaction holds the diversion, and lock it. Return whether there is one."""
 
     async def ask(self, number: int) -> None:
-        """Ask blocks to wait for its end from the commit of this transaction on, if the database lets them."""
+        """Ask blocks, from the commit of this transaction on, to wait for the end, if the database supports that."""
 
     async def end(self) -> None:
-        """End it with the commit of this transaction, which has locked it."""
+        """End the diversion with the commit of this transaction, which has locked it."""
 
 
 class OutboxDatabase(Database, Protocol):

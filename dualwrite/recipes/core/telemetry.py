@@ -59,7 +59,7 @@ class Telemetry:
         """Note that the database stores the records of a block."""
 
     def waits(self, since_ms: int | None) -> None:
-        """Note when the oldest waiting block was stored; None: none waits any more."""
+        """Note when the oldest waiting block was stored; None: no block waits."""
 
     def refused(self, *, is_refused: bool) -> None:
         """Note whether Kafka refuses the owed records or the oldest stored block for good."""

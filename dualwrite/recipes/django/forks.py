@@ -19,7 +19,7 @@ _abandoned: Final[list[Any]] = []
 
 
 def leave_at_fork(connected: Any) -> None:
-    """Call its `leave_to_parent` in each child that is forked from now on. Harmless when repeated."""
+    """Call `leave_to_parent` of the object in each child that is forked from now on. Harmless when repeated."""
     _connected.add(connected)
 
 

@@ -224,7 +224,7 @@ class OutboxBlock(PooledBlock):
         self._pool.start()
 
     async def take_slot(self) -> None:
-        """Do nothing: the block asks nothing of Kafka."""
+        """Do nothing: the block does not use Kafka."""
 
     def leave(self) -> None:
         """End the block, which had no turn; harmless when repeated."""
@@ -319,7 +319,7 @@ class PoolCoordinator:
         connect_first: Callable[[], Awaitable[None]] | None = None,
         new_outbox: Callable[[Counts], OutboxPublisher] | None = None,
     ) -> None:
-        """Start with no slots; they are leased when blocks need them, which those of an outbox never do.
+        """Start with no slots. Slots are leased when blocks need them; blocks of an outbox never do.
 
         `leases_inside_blocks`: whether a lease can be taken while a block of this process has uncommitted changes.
         `connect_first` is awaited before the first lease.
@@ -450,7 +450,7 @@ class PoolCoordinator:
     def blocks_wait(self) -> StoredBlocksError:
         """Return the error for a block that cannot go to the outbox, behind others that wait there."""
         return StoredBlocksError(
-            f"the outbox of pool {self.prefix!r} holds blocks that could not reach Kafka, which have to be published "
+            f"the outbox of pool {self.prefix!r} holds blocks that could not reach Kafka, and that must be published "
             "before any later one, and consumed offsets cannot go there; neither side was changed: repeat the block "
             "when they are published"
         )

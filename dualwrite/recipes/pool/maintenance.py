@@ -241,7 +241,7 @@ class PoolMaintenance:
         return bool(free) and bool(await self._recover_unused(free[0], gives_way=True))
 
     async def _wait_for_kafka(self) -> None:
-        """Leave everything as it is while Kafka is away: each attempt would only lock a row in vain."""
+        """Leave everything as it is while Kafka is away: each attempt would lock a row to no effect."""
         self._availability.keep_watching()
         await self._resolver_bell.wait(self._heartbeat_s)
         if not self._availability.is_away:
@@ -460,7 +460,7 @@ class PoolMaintenance:
         """Recover the slots of dead processes, so that live ones can use them.
 
         A sweep that is stopped recovers one more, if there is time: else no process of a fleet would ever recover a
-        slot, if each lives for one block. An error does not count as one, lest all of them try the same slot.
+        slot, if each lives for one block. A slot that fails does not count, or all processes would try the same slot.
         """
         found: list[Resolution] = []
         errors: list[Exception] = []

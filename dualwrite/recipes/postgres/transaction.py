@@ -317,7 +317,7 @@ def _schema(file: str) -> str:
 
 
 _ANOTHER_TRANSACTION = (
-    "the transaction in which this block began is over, or was rolled back to an earlier savepoint, bypassing the "
+    "the transaction in which this block began has ended, or was rolled back to an earlier savepoint, bypassing the "
     "connection's own methods; Kafka was not changed, and the database keeps only changes that a COMMIT made "
     "permanent: let the dual write end the transaction"
 )

@@ -3,9 +3,9 @@
 forget_cluster(engine, "old-cluster-id", prefix="", admin=admin)              # only returns the rows; changes nothing
 forget_cluster(engine, "old-cluster-id", prefix="", admin=admin, apply=True)
 
-A row that names a transaction of that cluster keeps its state and its manifest, with a note in front. So other clusters
-are not asked for it any more, and nothing is taken for committed: if that cluster answers again before the id has been
-used elsewhere, it is asked as before. The note is written under the lock of the row.
+A row that names a transaction of that cluster keeps its state and its manifest, with a note in front. So no other
+cluster is asked about it, and nothing counts as committed: if that cluster answers again before the id has been used
+elsewhere, it is asked as before. The note is written under the lock of the row.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _other_cluster(admin: TransactionAdmin, cluster_id: str) -> str:
         )
     if not answers:
         raise IllegalStateError(
-            f"the Kafka cluster that answers does not tell its id, so it may be {cluster_id!r} itself; nothing was "
+            f"the Kafka cluster that answers does not report its id, so it may be {cluster_id!r} itself; nothing was "
             "changed: give the brokers of the cluster that replaces it"
         )
     return answers

@@ -1,4 +1,4 @@
-"""How the transaction in a row ended, read from the log: the evidence where the coordinator's word is none."""
+"""How the transaction in a row ended, read from the log: the evidence if the coordinator proves nothing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _manifest_to_read(seen: Seen) -> Manifest | None:
 
 
 def _is_to_read(seen: Seen) -> bool:
-    """Return whether the log may tell more, also of a batch in question whose end another open transaction hides."""
+    """Return whether the log may show more, also of a questionable batch whose end another open transaction hides."""
     return seen.finding in PROVEN_BY_LOG or (seen.decides_batch and seen.finding is Finding.OTHER_OPEN)
 
 

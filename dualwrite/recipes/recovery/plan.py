@@ -311,7 +311,7 @@ def _why(seen: Seen, action: Action) -> str | None:
     if action is Action.FAILED and Decision.TAKEN_OUT in seen.decisions:
         return "nothing is owed under this id, so nothing was taken out"
     if action is Action.FAILED and seen.unread is not None:
-        return f"only the log tells how {seen.stored} has ended: grant READ on its topics ({seen.unread})"
+        return f"only the log shows how {seen.stored} has ended: grant READ on its topics ({seen.unread})"
     if action is Action.FAILED:
         return "this id has no batch with an unproven end, so nothing was published again"
     is_refused = action in (Action.ANOTHER_CLUSTER, Action.WENT_BACK)

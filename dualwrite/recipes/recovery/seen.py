@@ -84,7 +84,7 @@ class Seen:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """How its transaction has ended, if the row notes it, as the row of an outbox may."""
+        """The end of the row's transaction, if the row notes it, as the row of an outbox may."""
         return verdict_in(self.stored, self.row.manifest)
 
     @property
@@ -176,7 +176,7 @@ class Seen:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the row says that nothing of its transaction is left to prove in this cluster."""
+        """Whether the row says that its transaction needs no more proof in this cluster."""
         return self.row.state is not None and self.in_cluster.is_settled
 
     @cached_property

@@ -71,7 +71,7 @@ def identity_is_missing() -> StateRowError:
     return StateRowError(
         f"{STATE_TABLE} holds decisions, but {IDENTITY_TABLE} has no row, so the ids under which Kafka knows them are "
         "unknown; nothing was written: restore that row from the database that the tables came from, or, if no "
-        "transaction is in doubt any more, run `dualwrite adopt --copied`"
+        "transaction is in doubt, run `dualwrite adopt --copied`"
     )
 
 

@@ -348,7 +348,7 @@ def assert_committed(status: str | None) -> None:
     """Check the response to COMMIT. Raises TransactionDoomedError if it says that the server rolled back."""
     if status != "COMMIT":
         raise TransactionDoomedError(
-            f"PostgreSQL answered COMMIT with {status or 'nothing'}, because the transaction had failed before; "
+            f"PostgreSQL responded to COMMIT with {status or 'nothing'}, because the transaction had failed before; "
             "neither database nor Kafka was changed: let the error of the failed statement end the block"
         )
 

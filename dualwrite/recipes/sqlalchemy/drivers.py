@@ -149,7 +149,7 @@ def terminate(dialect: sa.Dialect, connection: Any) -> None:
 def is_mid_statement(dialect: sa.Dialect, connection: Any, error: BaseException) -> bool:
     """Return whether `error` is psycopg's for a ROLLBACK not sent, as an exception interrupted the statement before.
 
-    That exception is on its way to the caller, and the error of ROLLBACK would replace it.
+    The caller must get that exception, which the error of ROLLBACK would replace.
     """
     if dialect.driver not in DRIVERS_THAT_MARK or not isinstance(error, dialect.loaded_dbapi.Error):
         return False

@@ -57,7 +57,7 @@ def create_dualwrite_tables(schema: str | None = None, *, consumed_offsets: bool
 
 
 def drop_dualwrite_tables(schema: str | None = None, *, consumed_offsets: bool = False) -> None:
-    """Drop them. Recover first: afterwards transactions in doubt cannot be decided."""
+    """Drop the tables of every writer. Recover first: afterwards transactions in doubt cannot be decided."""
     for table in _tables(consumed_offsets):
         op.drop_table(table.name, schema=schema)
 
@@ -72,7 +72,7 @@ def create_dualwrite_outbox_table(schema: str | None = None) -> None:
 
 
 def drop_dualwrite_outbox_table(schema: str | None = None) -> None:
-    """Drop it. Recover first: blocks stored in it would never reach Kafka."""
+    """Drop the table of outboxes. Recover first: blocks stored in it would never reach Kafka."""
     op.drop_table(kafka_transaction_outbox.name, schema=schema)
 
 

@@ -125,7 +125,7 @@ def is_still_marked(connection: sa.Connection) -> bool:
 
 
 def takes_the_mark(savepoint: Savepoint, records: RecordBuffer) -> bool:
-    """Return whether the end of a savepoint, or the way back to it, has ended the mark, because the mark is later.
+    """Return whether releasing, or rolling back to, a savepoint has ended the mark, because the mark is later.
 
     The savepoint then proves the same as the mark, which is to be set anew. To be called before `records` follow.
     """

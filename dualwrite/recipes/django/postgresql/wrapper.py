@@ -34,7 +34,7 @@ class PostgresDualWrites(DualWriteWrapper):
 
     @classmethod
     def leave_pools(cls) -> None:
-        """Leave the parent's pools to it, in a forked child."""
+        """In a forked child, leave the parent's pools to the parent."""
         abandon(dict(cls._connection_pools))
         cls._connection_pools.clear()
 
