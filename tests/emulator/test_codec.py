@@ -18,7 +18,8 @@ from kio.serial import entity_writer
 
 import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
 from dualwrite.broker_emulator.api.registry import APIS
-from dualwrite.broker_emulator.messages.codec import NO_THROTTLE, builder, uvarint, writer
+from dualwrite.broker_emulator.log.record_fields import uvarint
+from dualwrite.broker_emulator.messages.codec import NO_THROTTLE, builder, writer
 from dualwrite.broker_emulator.messages.schema import schema
 from dualwrite.broker_emulator.messages.schemas import response_schema
 from dualwrite.broker_emulator.net.requests import is_large

@@ -1,4 +1,4 @@
-"""Fields of the records of `__consumer_offsets`: fixed-size ones, and those of flexible messages (KIP-482)."""
+"""Fields of the coordinators' records: fixed-size ones, and those of flexible messages (KIP-482)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+
+SINGLE_BYTES = [bytes([value]) for value in range(256)]
 
 
 def int8(value: int) -> bytes:
@@ -36,12 +38,8 @@ def key_string(value: str) -> bytes:
 
 
 def uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    """Encode an unsigned varint (KIP-482)."""
+    return SINGLE_BYTES[value] if value < 0x80 else SINGLE_BYTES[value & 0x7F | 0x80] + uvarint(value >> 7)
 
 
 def string(value: str | None) -> bytes:

@@ -2,5 +2,5 @@
 
 Open first: `schema.py`, one version of one API, then `call.py`.
 
-Imports of its neighbours: `security`, `topics`.
+Imports of its neighbours: `log`, `security`, `topics`.
 """

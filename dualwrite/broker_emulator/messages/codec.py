@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
+from dualwrite.broker_emulator.log.record_fields import SINGLE_BYTES, uvarint
 from dualwrite.broker_emulator.messages.request_bounds import without_none
 
 Emit = Callable[[bytes], None]
@@ -148,21 +149,6 @@ def timestamp_ms(instant: datetime) -> int:
     return round(instant.timestamp() * 1000)
 
 
-def uvarint(value: int) -> bytes:
-    """Encode an unsigned varint (KIP-482)."""
-    if value < 0x80:
-        return _SMALL_VARINTS[value]
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-_SMALL_VARINTS = [bytes([value]) for value in range(0x80)]
-
-
 def write_tags(emit: Emit, tags: list[tuple[int, list[bytes]]]) -> None:
     """Write the tagged fields of one entity, which are ordered by tag."""
     emit(uvarint(len(tags)))
@@ -195,7 +181,7 @@ class _WriterSource:
             "duration_ms": duration_ms,
             "timestamp_ms": timestamp_ms,
             "uvarint": uvarint,
-            "small": _SMALL_VARINTS,
+            "small": SINGLE_BYTES,
             "pack": struct.pack,
             "write_tags": write_tags,
         }

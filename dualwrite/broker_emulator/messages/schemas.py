@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
-from dualwrite.broker_emulator.messages.codec import uvarint
+from dualwrite.broker_emulator.log.record_fields import uvarint
 from dualwrite.broker_emulator.messages.request_bounds import FIXED_SIZES, read_unsigned_varint, without_none
 
 

@@ -14,6 +14,7 @@ from operator import mul
 from typing import Any
 
 from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
+from dualwrite.broker_emulator.log.record_fields import SINGLE_BYTES, uvarint
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.metadata import (
     NO_PRODUCER_EPOCH,
@@ -37,15 +38,6 @@ _TAGS: tuple[tuple[str, struct.Struct, int], ...] = (  # by tag number: field, t
     ("next_producer_epoch", _INT16, -1),
     ("last_producer_epoch", _INT16, -1),  # KAFKA-20357
 )
-
-
-def _uvarint(value: int) -> bytes:
-    if value < 0x80:
-        return _BYTES[value]
-    return _BYTES[value & 0x7F | 0x80] + _uvarint(value >> 7)
-
-
-_BYTES = [bytes([value]) for value in range(256)]
 
 
 class TransactionLogError(ValueError):
@@ -194,11 +186,11 @@ _FEW = 4
 
 def _many_partitions_v1(topic_partitions: frozenset[TopicPartition]) -> bytes:
     topics = _by_topic(topic_partitions)
-    parts = [_uvarint(len(topics) + 1)]
+    parts = [uvarint(len(topics) + 1)]
     for topic, partitions in topics.items():
         name = topic.encode()
         numbers = struct.pack(f">{len(partitions)}i", *partitions)
-        parts += (_uvarint(len(name) + 1), name, _uvarint(len(partitions) + 1), numbers, _uvarint(0))
+        parts += (uvarint(len(name) + 1), name, uvarint(len(partitions) + 1), numbers, uvarint(0))
     return b"".join(parts)
 
 
@@ -209,16 +201,16 @@ _few_partitions_v1 = lru_cache(maxsize=4096)(_many_partitions_v1)
 def _tags_writer() -> Callable[[TransactionMetadata], bytes]:
     """Return a function that encodes the tagged fields, with a line for each, as every transaction writes three."""
     lines = ["def tags(metadata):", "    count, written = 0, b''"]
-    names: dict[str, Any] = {"BYTES": _BYTES}
+    names: dict[str, Any] = {"SINGLE_BYTES": SINGLE_BYTES}
     for tag, (name, number, default) in enumerate(_TAGS):
-        names |= {f"head_{name}": _uvarint(tag) + _uvarint(number.size), f"pack_{name}": number.pack}
+        names |= {f"head_{name}": uvarint(tag) + uvarint(number.size), f"pack_{name}": number.pack}
         lines += [
             f"    value = metadata.{name}",
             f"    if value != {default}:",
             f"        written += head_{name} + pack_{name}(value)",
             "        count += 1",
         ]
-    lines.append("    return BYTES[count] + written")
+    lines.append("    return SINGLE_BYTES[count] + written")
     exec(compile("\n".join(lines), f"<{__name__}>", "exec"), names)
     made: Callable[[TransactionMetadata], bytes] = names["tags"]
     return made

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 from kio.serial._serialize import get_field_writer
 
-from dualwrite.broker_emulator.messages.codec import uvarint
+from dualwrite.broker_emulator.log.record_fields import uvarint
 from dualwrite.broker_emulator.messages.request_bounds import without_none
 
 UNKNOWN_TAGS = {20: b"", 21: b"\xff" * 200, 2**31: b"from a later version"}

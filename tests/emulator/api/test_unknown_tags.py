@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.api.registry import APIS
-from dualwrite.broker_emulator.messages.codec import uvarint
+from dualwrite.broker_emulator.log.record_fields import uvarint
 from dualwrite.broker_emulator.messages.schema import schema
 from dualwrite.broker_emulator.messages.schemas import request_schema
 from dualwrite.broker_emulator.net.requests import decoded
