@@ -23,7 +23,7 @@ from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults.registry import Faults
 from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot, snapshot
 from dualwrite.broker_emulator.log.reading import visible_records
-from dualwrite.broker_emulator.log.record_batch import Record
+from dualwrite.broker_emulator.log.record import Record
 from dualwrite.broker_emulator.monkey_patches import assert_unpatched
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.net.markers import send_marker_with_faults

@@ -26,7 +26,7 @@ from schema_registry.serializers.message_serializer import AvroMessageSerializer
 
 from dualwrite import AsyncProducer, DualWriter, Producer
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.log.record_batch import Record
+from dualwrite.broker_emulator.log.record import Record
 from dualwrite.errors import InvalidRecordError
 from tests.support.registry_values import AVRO, KINDS, ORDER, an_order, deserializer, serializer, value
 

@@ -12,7 +12,8 @@ from dualwrite.broker_emulator.groups.replay import ReplayedGroups
 from dualwrite.broker_emulator.groups.share.group import ShareGroup
 from dualwrite.broker_emulator.groups.share.records import replay_record
 from dualwrite.broker_emulator.log.reading import UNREADABLE, UnknownKeyVersionError
-from dualwrite.broker_emulator.log.record_batch import Record, iter_records, parse_header
+from dualwrite.broker_emulator.log.record import Record
+from dualwrite.broker_emulator.log.record_batch import iter_records, parse_header
 from dualwrite.broker_emulator.share import state_records
 from dualwrite.broker_emulator.topics.topics import SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from dualwrite.broker_emulator.transactions.transaction_log import decode_key, decode_value

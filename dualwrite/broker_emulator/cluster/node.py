@@ -18,7 +18,8 @@ from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.groups.coordinator import GroupCoordinator
 from dualwrite.broker_emulator.log.reading import UnreadableRecordError, replay
-from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+from dualwrite.broker_emulator.log.record import Record
+from dualwrite.broker_emulator.log.record_batch import BatchHeader
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
 from dualwrite.broker_emulator.security.listener import Endpoint

@@ -16,13 +16,8 @@ from dualwrite.broker_emulator.groups.records import (
     key_version,
 )
 from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
-from dualwrite.broker_emulator.log.record_batch import (
-    BatchHeader,
-    Record,
-    iter_records,
-    parse_end_txn_marker,
-    parse_header,
-)
+from dualwrite.broker_emulator.log.record import Record
+from dualwrite.broker_emulator.log.record_batch import BatchHeader, iter_records, parse_end_txn_marker, parse_header
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:

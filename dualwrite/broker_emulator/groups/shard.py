@@ -58,7 +58,8 @@ from dualwrite.broker_emulator.topics.replication import wait_until_replicated
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+    from dualwrite.broker_emulator.log.record import Record
+    from dualwrite.broker_emulator.log.record_batch import BatchHeader
     from dualwrite.broker_emulator.share.state import ShareClusterView
     from dualwrite.broker_emulator.topics.topics import Partition
 

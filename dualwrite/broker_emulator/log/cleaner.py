@@ -25,11 +25,11 @@ from operator import attrgetter
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndexEntry
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.producer_state import ProducerEntry
+from dualwrite.broker_emulator.log.record import Record
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     BatchHeader,
-    Record,
     UnsupportedCompressionError,
     iter_records,
     parse_end_txn_marker,

@@ -21,12 +21,12 @@ from dualwrite.broker_emulator.log.compression import (
     ExpansionError,
     decompressed,
 )
+from dualwrite.broker_emulator.log.record import Record
 from dualwrite.broker_emulator.log.record_batch import (
     HEADER_BYTES,
     BatchHeader,
     CorruptRecordError,
     EndTxnMarker,
-    Record,
     UnsupportedCompressionError,
     iter_records,
     parse_end_txn_marker,

@@ -22,6 +22,14 @@ from dualwrite.broker_emulator.log.compression import (
     decompressed_gzip,
     limit_for,
 )
+from dualwrite.broker_emulator.log.record import (
+    NO_HEADERS,
+    Record,
+    decode_record,
+    decode_varint,
+    encode_again,
+    encode_record,
+)
 from dualwrite.broker_emulator.slices import Steps
 
 MAGIC = 2
@@ -51,8 +59,6 @@ CONTROL: Final = 0x20
 _DELETE_HORIZON = 0x40
 _NO_COMPRESSION = 0
 _NO_LIMIT = 1 << 31
-_MAX_VARINT_BITS = 70
-_TWO_TO_63 = 1 << 63
 
 _MARKER_KEY = struct.Struct(">hh")  # version, type
 _MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
@@ -138,23 +144,6 @@ class BatchHeader(NamedTuple):
     def compression(self) -> int:
         """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & COMPRESSION_MASK
-
-
-class RecordHeader(NamedTuple):
-    """One header of a record."""
-
-    key: str
-    value: bytes | None
-
-
-class Record(NamedTuple):
-    """One record of a batch; `timestamp` in milliseconds since the Unix epoch."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[RecordHeader, ...] = ()
 
 
 class EndTxnMarker(NamedTuple):
@@ -243,7 +232,7 @@ def build_batch(
     """Build an uncompressed batch of (key, value) pairs. Raises ValueError if there are none."""
     if not records:
         raise ValueError("a record batch needs at least one record")
-    body = b"".join([_encode_record(index, key, value) for index, (key, value) in enumerate(records)])
+    body = b"".join([encode_record(index, key, value) for index, (key, value) in enumerate(records)])
     attributes = (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
     count = len(records)
     head = _AFTER_CRC.pack(
@@ -257,7 +246,7 @@ def build_single(
 ) -> bytes:
     """Build a batch of one record without a producer, which a leader can store without `stamp`."""
     head = _AFTER_CRC.pack(0, 0, timestamp_ms, timestamp_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
-    return _frame(head + _encode_record(0, key, value), base_offset, leader_epoch)
+    return _frame(head + encode_record(0, key, value), base_offset, leader_epoch)
 
 
 def _frame(checked: bytes, base_offset: int, leader_epoch: int) -> bytes:
@@ -277,7 +266,7 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
         base_timestamp = delete_horizon_ms
     encoded: list[bytes] = []
     for record in records:
-        encoded.append(_encode_again(record, header.base_offset, base_timestamp))
+        encoded.append(encode_again(record, header.base_offset, base_timestamp))
         if not len(encoded) % RECORDS_PER_STEP:
             yield
     checked = _AFTER_CRC.pack(
@@ -315,7 +304,7 @@ def build_end_txn_marker(
     )
     value = _MARKER_VALUE.pack(0, coordinator_epoch)
     record = _COMMIT_RECORD if commit else _ABORT_RECORD
-    return _frame(head + record + value + _NO_HEADERS, base_offset, leader_epoch)
+    return _frame(head + record + value + NO_HEADERS, base_offset, leader_epoch)
 
 
 def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
@@ -374,9 +363,9 @@ def iter_body(header: BatchHeader, body: bytes, most: int | None = None) -> Iter
     is_limited = len(body) > largest
     for _ in range(header.record_count):
         try:
-            if is_limited and (size := _decode_varint(body, position)[0]) > largest:
+            if is_limited and (size := decode_varint(body, position)[0]) > largest:
                 raise RecordTooLargeError(f"a record has {size} bytes, max.decompressed.message.bytes={most}")
-            record, position = _decode_record(header, body, position)
+            record, position = decode_record(body, position, header.base_offset, header.base_timestamp)
         except IndexError as error:
             raise CorruptRecordError(f"a record at position {position} of its batch does not parse") from error
         yield record._replace(timestamp=header.max_timestamp) if header.is_log_append_time else record
@@ -405,107 +394,11 @@ def _as_corrupt() -> Iterator[None]:
         raise CorruptRecordError(f"the records of a gzip batch do not decompress: {error}") from error
 
 
-def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
-    keyed = _NULL if key is None else _VARINTS[len(key)] + key
-    valued = _NULL if value is None else _VARINTS[len(value)] + value
-    body = b"\x00\x00" + _VARINTS[index] + keyed + valued + _NO_HEADERS
-    return _VARINTS[len(body)] + body
-
-
-def _encode_again(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    headers = (
-        _encode_bytes(header.key.encode(errors="surrogateescape")) + _encode_bytes(header.value)
-        for header in record.headers
-    )
-    body = (
-        b"\x00"
-        + _encode_varint(wrapped(record.timestamp - base_timestamp))
-        + _encode_varint(record.offset - base_offset)
-        + _encode_bytes(record.key)
-        + _encode_bytes(record.value)
-        + _encode_varint(len(record.headers))
-        + b"".join(headers)
-    )
-    return _encode_varint(len(body)) + body
-
-
-def _encode_bytes(data: bytes | None) -> bytes:
-    return _NULL if data is None else _VARINTS[len(data)] + data
-
-
-def _encode_varint(value: int) -> bytes:
-    unsigned = value << 1 if value >= 0 else (-value << 1) - 1  # zigzag
-    encoded = bytearray()
-    while unsigned > 0x7F:
-        encoded.append(unsigned & 0x7F | 0x80)
-        unsigned >>= 7
-    encoded.append(unsigned)
-    return bytes(encoded)
-
-
-class _Varints(dict[int, bytes]):
-    """Encoded numbers; small numbers, the usual ones, come from a table."""
-
-    def __missing__(self, value: int) -> bytes:
-        return _encode_varint(value)
-
-
-_VARINTS = _Varints({value: _encode_varint(value) for value in range(512)})
-_NULL = _encode_varint(-1)
-_NO_HEADERS = _VARINTS[0]
-
-
 def _marker_record(control_type: int) -> bytes:
     """Return a marker's record up to its value, the only part that differs between markers of one type."""
     empty_value = bytes(_MARKER_VALUE.size)
-    return _encode_record(0, _MARKER_KEY.pack(0, control_type), empty_value)[: -len(empty_value) - len(_NO_HEADERS)]
+    return encode_record(0, _MARKER_KEY.pack(0, control_type), empty_value)[: -len(empty_value) - len(NO_HEADERS)]
 
 
 _COMMIT_RECORD = _marker_record(_COMMIT)
 _ABORT_RECORD = _marker_record(_ABORT)
-
-
-def wrapped(number: int) -> int:
-    """Return a number wrapped to 64 bits, in which Java's clients and brokers calculate times."""
-    return number if -_TWO_TO_63 <= number < _TWO_TO_63 else (number + _TWO_TO_63) % (2 * _TWO_TO_63) - _TWO_TO_63
-
-
-def _decode_record(header: BatchHeader, body: bytes, position: int) -> tuple[Record, int]:
-    length, position = _decode_varint(body, position)
-    end = position + length
-    timestamp_delta, position = _decode_varint(body, position + 1)  # one byte of attributes, unused
-    offset_delta, position = _decode_varint(body, position)
-    key, position = _decode_bytes(body, position)
-    value, position = _decode_bytes(body, position)
-    header_count, position = _decode_varint(body, position)
-    headers = []
-    for _ in range(header_count):
-        name, position = _decode_bytes(body, position)
-        content, position = _decode_bytes(body, position)
-        headers.append(RecordHeader((name or b"").decode(errors="surrogateescape"), content))
-    if position != end:
-        raise IndexError(f"a record of {length} bytes ends {position - end} bytes off")
-    timestamp = wrapped(header.base_timestamp + timestamp_delta)
-    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), position
-
-
-def _decode_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = _decode_varint(body, position)
-    if length < 0:
-        return None, position
-    if position + length > len(body):
-        raise IndexError(f"{length} bytes at {position} reach beyond the batch")
-    return body[position : position + length], position + length
-
-
-def _decode_varint(body: bytes, position: int) -> tuple[int, int]:
-    unsigned = shift = 0
-    while True:
-        byte = body[position]
-        position += 1
-        unsigned |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (unsigned >> 1) ^ -(unsigned & 1), position
-        shift += 7
-        if shift >= _MAX_VARINT_BITS:
-            raise IndexError("a number of more than ten bytes")

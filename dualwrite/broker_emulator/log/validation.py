@@ -26,6 +26,7 @@ from dualwrite.broker_emulator.log.compression import (
 )
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.producer_state import BadRecord, Rejection
+from dualwrite.broker_emulator.log.record import Record, wrapped
 from dualwrite.broker_emulator.log.record_batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -35,10 +36,8 @@ from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
     BatchHeader,
     CorruptRecordError,
-    Record,
     iter_body,
     parse_header,
-    wrapped,
 )
 from dualwrite.broker_emulator.log.record_walk import (
     EndlessLengthError,

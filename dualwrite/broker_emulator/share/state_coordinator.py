@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+    from dualwrite.broker_emulator.log.record import Record
+    from dualwrite.broker_emulator.log.record_batch import BatchHeader
     from dualwrite.broker_emulator.topics.topics import ClusterView, Partition
 
 logger = logging.getLogger(__name__)

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
+from dualwrite.broker_emulator.log.record import Record, RecordHeader
 from dualwrite.broker_emulator.log.record_batch import (
     CorruptRecordError,
     EndTxnMarker,
-    Record,
-    RecordHeader,
     UnsupportedCompressionError,
     build_batch,
     build_end_txn_marker,

@@ -24,7 +24,8 @@ from dualwrite.broker_emulator.groups.consumer.group import FIRST_EPOCH, Assignm
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.share.group import ShareGroup, ShareMember, StateTopic
 from dualwrite.broker_emulator.log import record_fields as fields
-from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+from dualwrite.broker_emulator.log.record import Record
+from dualwrite.broker_emulator.log.record_batch import BatchHeader
 from dualwrite.broker_emulator.log.record_fields import FlexibleReader
 
 MEMBER, GROUP, TARGET_EPOCH, TARGET, CURRENT, STATE_TOPICS = 10, 11, 12, 13, 14, 15

@@ -35,7 +35,8 @@ from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_
 from dualwrite.broker_emulator.slices import Pace, mapped
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.log.record_batch import BatchHeader, Record
+    from dualwrite.broker_emulator.log.record import Record
+    from dualwrite.broker_emulator.log.record_batch import BatchHeader
     from dualwrite.broker_emulator.share.state import ShareClusterView
     from dualwrite.broker_emulator.topics.topics import Topic
 
