@@ -239,7 +239,7 @@ SECOND_WRITE: Final[Mapping[str, type[FencedError] | None]] = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("abort", ABORTS)
 def test_the_owner_itself_finds_the_abort_and_repairs(abort: str, backend: str, world: World) -> None:
-    """It was stopped after its decision; its caller sees no error."""
+    """The process was stopped after its decision; its caller sees no error."""
     if abort == "timeout" and not world.cluster.is_bounded:
         pytest.skip("a prepared transaction has no timeout here")
     if abort == "timeout":

@@ -80,7 +80,7 @@ def world(cluster: Cluster, new_name: NewName, tmp_path: Path) -> Iterator[World
 
 
 def test_the_batchs_own_commit_repairs(world: World) -> None:
-    """It is slower than the broker's timeout."""
+    """The repair is slower than the broker's timeout."""
     world.write_beside(world.sink_id, 0, [["a", "b"], ["c"]], PausePoint.AFTER_DECISION, world.let_abort, **world.given)
     world.assert_done("a", "b", "c")
 
@@ -125,7 +125,7 @@ def test_an_abort_by_another_program_without_a_trace_is_repaired(world: World) -
 
 
 def test_a_given_up_task_takes_its_id_over_when_the_batch_is_decided(world: World) -> None:
-    """It was suspended after its last look, so its InitProducerId aborts any open transaction."""
+    """The process was suspended after its last check, so its InitProducerId aborts any open transaction."""
     world.write(world.sink_id, 0, [["a"]], die_at=PausePoint.AFTER_SEND, **world.given)
     (given_up,) = world.ids
 

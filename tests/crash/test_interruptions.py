@@ -77,7 +77,7 @@ block.__enter__().send(sys.argv[4], value="1")
 
 
 def test_a_process_that_ends_inside_a_block_ends_at_once(scenario: Scenario) -> None:
-    """Its clean-up cannot wait for Kafka: the thread that would carry the response has been stopped."""
+    """The clean-up cannot wait for Kafka: the thread that would carry the response has been stopped."""
     subprocess.run(
         [
             *(sys.executable, "-c", _LEAVES_A_BLOCK_OPEN),

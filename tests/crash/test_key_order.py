@@ -97,7 +97,7 @@ def test_a_publisher_that_is_killed_and_replaced(accounts: PostgresDatabase, emu
 
 
 def test_a_publisher_that_is_frozen_for_longer_than_its_lease(accounts: PostgresDatabase, emulator: Emulator) -> None:
-    """It may hold the row, so that the other one has to wait for it; it may also be fenced, and lead again."""
+    """The frozen publisher may hold the row, so that the other has to wait; it may also be fenced, and lead again."""
     emulator.create_topic(TOPIC)
     with working(accounts, emulator, OUTBOX) as first, working(accounts, emulator, OUTBOX) as second:
         until(lambda: records(emulator) >= BETWEEN_KILLS)

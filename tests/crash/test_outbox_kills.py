@@ -159,7 +159,7 @@ WITH_LOG = pytest.mark.parametrize("has_log", [True, False], ids=["log", "copy"]
 def test_a_transaction_prepared_by_a_dead_publisher_is_aborted_by_the_broker(
     postgres: PostgresDatabase, tier: Tier, point: PausePoint, has_log: bool
 ) -> None:
-    """Its decision deleted the blocks from the outbox: they are published again from the log or from its copy."""
+    """The publisher's decision deleted the blocks from the outbox: they are published again from the log or a copy."""
     with scenario_on(tier, postgres) as (scenario, world):
         check_an_abort_after_a_kill(scenario, world, point, has_log=has_log)
 

@@ -339,7 +339,7 @@ def test_places_of_the_first_block_and_the_close(face: Face) -> None:
 def test_an_exception_that_strikes_while_begin_is_under_way(
     face: Face, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """It reaches the caller itself, in place of the error that a ROLLBACK ends with before the response to BEGIN.
+    """The signal's exception reaches the caller, in place of the error of a ROLLBACK before the response to BEGIN.
 
     With the pool of SQLAlchemy, it strikes the ping before BEGIN, and SQLAlchemy fails to go on. A Session begins at
     its caller's own statement, whose ping is SQLAlchemy's alone: there is none.

@@ -619,7 +619,7 @@ def test_a_connection_that_is_lost_after_the_decision_is_no_error(store: Databas
 
 
 def test_without_autocommit_a_later_loss_is_an_error(store: Database, emulator: Emulator) -> None:
-    """It is not an error of the earlier decision."""
+    """The error does not belong to the earlier decision."""
     with shop_on(store, emulator) as shop:
         transaction.set_autocommit(False, using=shop.alias)
         shop.put(1)

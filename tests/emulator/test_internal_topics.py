@@ -40,7 +40,7 @@ def prepare(wire: Wire, transactional_id: str) -> Identity:
 
 
 def test_a_transaction_with_internal_partitions(data_dir: Path) -> None:
-    """They are added before the writes are refused, so its end writes markers there; coordinators must ignore those."""
+    """The partitions are added before the writes are refused, so coordinators must ignore the markers."""
     partitions = [(name, index) for name in (STATES, OFFSETS) for index in (0, 1)]
     with emulator_on(data_dir) as emulator, Wire(emulator.bootstrap_servers) as wire:
         identity = wire.init_ok("evil")

@@ -111,7 +111,7 @@ def test_only_a_violation_by_the_order_counts_as_an_earlier_delivery(monkeypatch
 def test_a_task_whose_record_is_lost_is_no_success(
     shop: dict[str, str], emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row is there: a retry would find it, and take the task for done."""
+    """The row of the task is there: a retry would find it, and consider the task done."""
     lose = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: lose_decided(emulator.bootstrap_servers, TOPIC))
     engine = sa.create_engine(shop["SHOP_DATABASE_URL"])
     celery_worker.Base.metadata.create_all(engine)

@@ -197,7 +197,7 @@ def test_a_topic_that_is_refused_costs_the_record_and_not_the_transaction(world:
 
 @cases({"EndTxn": [48, 53, 90, 120]})
 def test_a_commit_that_took_effect_never_raises_an_error_that_denies_it(world: World, api: str, code: int) -> None:
-    """It was applied, its response lost, and the next response is a refusal: as after a takeover in between."""
+    """The commit was applied, its response lost, and the next response is a refusal, as after a takeover in between."""
     producer = world.ready()
     world.fault(api, DropReply())
     world.fault(api, Error(code))

@@ -124,7 +124,7 @@ def test_an_answer_that_comes_too_late(world: World, api: str, skip: int, action
 
 @cases(ZOMBIES, every=False)
 def test_a_request_that_is_applied_when_everything_is_over(world: World, api: str, skip: int, action: Action) -> None:
-    """It was given up and sent again, or doubled on its way; then it arrives, and must not have an effect."""
+    """The request was given up and sent again, or doubled on its way; then it arrives, and must have no effect."""
     fault = world.fault(api, action, skip=skip)
     producer = world.producer(request_timeout_ms=REQUEST_TIMEOUT_MS)
     three_transactions(world, producer)

@@ -279,7 +279,7 @@ def test_two_recoverers_at_once(world: World) -> None:
 
 @by_stored_pair
 def test_a_recoverer_that_slept_aborts_nothing_of_its_successor(world: World) -> None:
-    """It decided by the transaction that it found; its successor's may be decided already."""
+    """The recoverer decided by the transaction that it found; its successor's may be decided already."""
     old = world.commit(world.ready(), "old")
     slow = world.recovering()
     state = world.prepare(world.recovering(), "decided elsewhere")
@@ -630,7 +630,7 @@ def test_completing_for_others_needs_no_take_over(world: World) -> None:
 
 @by_stored_pair
 def test_completing_for_others_leaves_the_next_owner_alone(world: World) -> None:
-    """It is so late that another process has completed it, and the next owner of the id has prepared."""
+    """The completion is so late that another process has done it, and the next owner of the id has prepared."""
     stored = world.prepared()
     late = world.recovering()
     world.recovering().complete_transaction(stored, take_over=False)

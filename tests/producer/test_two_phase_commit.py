@@ -41,7 +41,7 @@ def test_prepare_then_complete_commits(make_producer: MakeProducer, read_committ
 def test_a_stored_text_is_not_taken_for_another_state(
     make_producer: MakeProducer, read_committed: ReadCommitted, form: Callable[[PreparedTxnState], object]
 ) -> None:
-    """It would compare unequal, and unequal transactions are aborted: committed data would be lost."""
+    """A state given as text would compare unequal, and its committed data would be aborted."""
     producer = make_producer()
     state = prepared(producer)
     with pytest.raises(TypeError, match=r"PreparedTxnState\(text\)"):

@@ -176,7 +176,7 @@ def repeat(call: Callable[[], object]) -> None:
 def test_connections_that_break_between_calls(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    """They say nothing about the next call, not even where a single failed attempt would be enough."""
+    """Earlier failures prove nothing about the next call, not even where a single failed attempt would be enough."""
     ready = make_producer(max_block_ms=LONG_MS, unreachable_timeout_ms=0)
     ready.init_transactions()
     ready.begin_transaction()
@@ -213,7 +213,7 @@ def test_one_reachable_node_of_three_is_enough() -> None:
             producer.complete_transaction(producer.prepare_transaction())
 
 
-def test_a_silent_broker_is_another_matter(ready: ParticipantProducer, emulator: Emulator) -> None:
+def test_a_silent_broker_is_not_an_unreachable_one(ready: ParticipantProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=None))
     with ParticipantProducer(
         bootstrap_servers=emulator.bootstrap_servers,

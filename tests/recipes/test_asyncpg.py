@@ -717,7 +717,7 @@ async def test_no_dual_write_beside_a_statement_in_progress(
 async def test_another_dual_write_begins_on_the_connection_while_a_block_waits_for_its_id(
     scenario: AsyncpgScenario,
 ) -> None:
-    """Each would commit the other's rows, without their records."""
+    """Each block would commit the rows of the other without their records."""
     snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ"  # in which a block of a pool gets its id before it begins
     dsn = conninfo_of(scenario.database.url)
     one, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)

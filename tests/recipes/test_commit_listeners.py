@@ -263,7 +263,7 @@ def test_a_listener_ends_a_block_with_an_outbox_and_fails(site: Site, sends: Fau
 @POSTGRES
 @ORDER
 def test_a_block_without_records(site: Site, is_first: bool) -> None:
-    """Its outcome must not be COMMITTED."""
+    """The outcome of the block must not be COMMITTED."""
     with site.listened(site.writer(), is_first=is_first) as writer:
         assert site.write(writer, 1) is Outcome.COMMITTED
         with pytest.raises(ERRORS), writer.transaction() as tx:
@@ -313,7 +313,7 @@ def test_a_listener_refuses_the_commit_of_a_connection_that_goes_on(site: Site, 
 
 @pytest.mark.parametrize("site", ["psycopg", "psycopg2", "pymysql", "sqlite"], indirect=True)
 def test_a_listener_refuses_the_commit_of_a_session(site: Site) -> None:
-    """Its connection goes back to the pool, and the next user of it commits none of its rows."""
+    """The connection goes back to the pool, and its next user commits none of the block's rows."""
     refuses: list[bool] = []
 
     def refuse(connection: sa.Connection) -> None:

@@ -180,7 +180,7 @@ def test_a_transaction_that_a_hook_has_rolled_back(
 def test_a_commit_by_a_hook_is_not_taken_for_the_decision(
     scenario: Scenario, writer: DualWriter, write: Write, text: str
 ) -> None:
-    """Its rows stay, without records, and the error says so; the state row names no transaction that Kafka aborts."""
+    """The block's rows stay without records, as the error says; the state row names no aborted transaction."""
     before = scenario.row()
     with pytest.raises(TransactionEndedInsideError, match="keeps only changes that a COMMIT made permanent"):
         write(lambda connection: raw(connection, text))
@@ -322,7 +322,7 @@ def test_a_connection_with_the_statements_of_another_client(
 
 
 def test_a_pooler_that_loses_the_server_after_commit(scenario: Scenario, writer: DualWriter, write: Write) -> None:
-    """It reports that in place of the first response, from which nothing follows about the rest."""
+    """The pooler reports the loss in place of the first response, which proves nothing about the rest."""
     fields = b"SFATAL\0VFATAL\0C08P01\0Mserver conn crashed?\0\0"
     proxy: NetworkProxy = scenario.database.proxy  # type: ignore[attr-defined]
 
@@ -336,7 +336,7 @@ def test_a_pooler_that_loses_the_server_after_commit(scenario: Scenario, writer:
 
 
 def test_a_commit_that_is_repeated_without_a_response(scenario: Scenario, writer: DualWriter, write: Write) -> None:
-    """That the second one is refused proves nothing of the first."""
+    """A refusal of the second COMMIT proves nothing about the first."""
     dialect = scenario.database.engine.dialect
     commit = dialect.do_commit
 

@@ -156,7 +156,7 @@ def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
 
 
 def test_a_consumer_that_knows_of_no_membership_writes_nothing() -> None:
-    """Its heartbeats in the background have found out; Kafka would take such offsets."""
+    """The consumer's background heartbeats have found out; Kafka would accept such offsets."""
     tx: Any = None
     with pytest.raises(PartitionTakenOverError, match="no longer a member of group 'movers'"):
         blocking.run(OffsetsInTransaction().move(tx, GROUP, {TopicPartition("in", 0): 1}, {}))
@@ -266,7 +266,7 @@ def test_a_record_that_the_database_refuses_at_commit_is_set_aside(site: Site) -
 def test_records_that_another_consumer_has_written_meanwhile_are_not_written_again(
     emulator: Emulator, sqlite: Database, library: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the partition over when the block has failed, and before its records are divided."""
+    """The other consumer takes the partition over after the block has failed, and before its records are divided."""
     site = Site(emulator, sqlite, library, "database")
     handle = refuse_at_commit(site, b"c")
     aside: list[bytes | None] = []

@@ -277,7 +277,7 @@ def carry_despite_errors(site: Site, pipeline: ConsumeTransformWrite, *bodies: s
 
 
 def test_records_of_a_poll_that_was_interrupted_are_read_again(site: Site) -> None:
-    """Those of partitions that have no offset yet, from which nothing was written before."""
+    """The interruption hits partitions that have no offset yet, from which nothing was written before."""
     site.fill(*"abcd")
     pipeline = site.pipeline(Refusing(3), max_records=1)
     adapter: Any = pipeline._steps._consumer

@@ -172,7 +172,7 @@ def test_a_part_of_a_block_with_and_without_a_savepoint(face: Face) -> None:
 
 
 def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) -> None:
-    """It must not use a Session that this one is using."""
+    """The other call must not use a Session that this call is using."""
 
     @writer.transactional
     def place(tx: DualTransaction) -> None:
@@ -199,7 +199,7 @@ async def put_awaited(tx: AsyncDualTransaction, awaited: AwaitedScenario, number
 async def test_a_task_that_a_block_starts_is_not_inside(
     awaited: AwaitedScenario, awaited_writer: AsyncDualWriter
 ) -> None:
-    """It must not use a Session that this one is using."""
+    """The other call must not use a Session that this call is using."""
 
     @awaited_writer.transactional
     async def place(tx: AsyncDualTransaction) -> None:

@@ -101,7 +101,7 @@ def test_a_pool_that_is_never_idle_goes_back_to_kafka(scenario: AnyScenario, emu
 
 
 def test_a_block_of_another_process_follows_those_that_wait(scenario: AnyScenario, emulator: Emulator) -> None:
-    """It has never seen Kafka away, and finds the diversion when it has locked its rows."""
+    """The block's process has never seen Kafka away; the block finds the diversion when it has locked its rows."""
     with make_pool(scenario, **AWAY) as first, make_pool(scenario, **AWAY) as second:
         for number, pool in enumerate((first, second)):
             write(pool, scenario, number)
@@ -153,7 +153,7 @@ def test_a_block_that_cannot_begin_or_join_the_diversion_is_refused(scenario: An
 def test_a_frozen_block_does_not_stop_the_publisher(
     scenario: AnyScenario, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps the diversion from ending; other blocks are published, and asked again to wait for the end."""
+    """The frozen block keeps the diversion from ending; other blocks are published, and asked again to wait."""
     monkeypatch.setattr(publishing, "_SECONDS_TO_ASK_AGAIN", 0.0)
 
     def asked() -> int:

@@ -90,7 +90,7 @@ class InMainThread:
 def test_a_block_that_waited_for_the_row_of_a_stored_block_is_published_after_that(
     scenario: PsycopgScenario, emulator: Emulator
 ) -> None:
-    """It began before Kafka went away, and finds Kafka there when it ends."""
+    """The block began before Kafka went away, and Kafka is back when the block ends."""
     pause = InMainThread(PausePoint.BEFORE_DATABASE_COMMIT, lambda: emulator.start_node(0))
     with (
         pool_of(scenario, pause=pause) as first,
@@ -201,7 +201,7 @@ def test_a_block_waits_for_an_end_that_does_not_come_only_once(
 def test_blocks_that_find_the_diversion_ended_begin_it_again(
     scenario: PsycopgScenario, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both believed in it: the first one begins it, and the other one, which waits for that alone, holds it."""
+    """Both blocks saw a diversion: the first begins it again, and the other, which waits for that alone, holds it."""
     found: list[Future[Any]] = []
     hold = DiversionRow.hold
 
@@ -229,7 +229,7 @@ def test_blocks_that_find_the_diversion_ended_begin_it_again(
 def test_blocks_waiting_for_the_end_of_a_diversion_do_not_wait_for_each_other(
     scenario: PsycopgScenario, emulator: Emulator
 ) -> None:
-    """One of them begins the diversion again, the others hold it."""
+    """One of the blocks begins the diversion again; the others hold it."""
     with pool_of(scenario, lease_ms=QUIET_LEASE_MS) as pool, ThreadPoolExecutor(3) as threads:
         write(pool, scenario, 1)
         with kafka_away(emulator):

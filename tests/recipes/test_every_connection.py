@@ -282,7 +282,7 @@ def test_a_savepoint_statement_in_a_pipeline_is_refused(face: Face) -> None:
 
 @own(*ON_PSYCOPG)
 def test_parts_that_psycopg_refuses_to_end_doom_the_block(face: Face, connection: Any) -> None:
-    """It sends nothing, so the changes of both stay."""
+    """The outer block sends nothing, so the changes of both blocks stay."""
     with pytest.raises(TransactionDoomedError), face.block(connection) as block:
         parts = [face.entered(connection.transaction()) for _ in range(2)]
         for number, part in enumerate(parts):
@@ -296,7 +296,7 @@ def test_parts_that_psycopg_refuses_to_end_doom_the_block(face: Face, connection
 
 @own(*ON_PSYCOPG)
 def test_an_error_inside_a_stream_is_the_callers_own(face: Face, connection: Any) -> None:
-    """Its traceback holds the stream, which holds the connection's lock."""
+    """The error's traceback holds the stream, which holds the connection's lock."""
     series = "SELECT generate_series(1, 10)"
 
     def fail_in_a_stream(cursor: Any) -> None:

@@ -299,7 +299,7 @@ def test_the_table_is_created_by_default_and_a_deleted_row_is_reported(face: Fac
 
 
 def test_an_unconfirmed_commit_is_in_doubt_and_completed(face: Face) -> None:
-    """Its refusal to commit what was decided does not abort it."""
+    """A refusal by Kafka to commit a decided transaction does not abort it."""
     face.scenario.emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
     assert face.scenario.write(face.writer, 1).error is None
     assert face.writer.state is SlotState.IN_DOUBT
@@ -310,7 +310,7 @@ def test_an_unconfirmed_commit_is_in_doubt_and_completed(face: Face) -> None:
 
 @pytest.mark.parametrize("face", [face for face in FACES if "lite" not in face and face != "mariadb"], indirect=True)
 def test_a_forked_child_that_leaves_the_block_does_not_end_it(face: Face) -> None:
-    """Its ROLLBACK would go through the socket that it shares with its parent, and its loop is its parent's too."""
+    """The child's ROLLBACK would go through the socket and the loop that it shares with its parent."""
     me = os.getpid()
 
     def fork_and_leave() -> None:

@@ -155,7 +155,7 @@ def either(request: pytest.FixtureRequest, sqlite: SqliteDatabase, emulator: Emu
 
 
 def test_records_that_faststream_cannot_read_are_written(either: Site) -> None:
-    """Its parser takes headers for text, and its decoder believes a content type."""
+    """FastStream's parser takes headers for text, and its decoder believes a content type."""
     with either.producer() as producer:
         producer.send(either.topic, "0")
         producer.send(either.topic, "1", headers={"binary": b"\xff"})

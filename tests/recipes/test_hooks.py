@@ -31,7 +31,7 @@ Write = Callable[[DualTransaction, Scenario, int], None]
 
 @write
 def test_a_record_from_inside_the_commit_comes_too_late(scenario: Scenario, writer: DualWriter, write: Write) -> None:
-    """It would be in no transaction that is going to be committed."""
+    """The record would be in no transaction that is going to be committed."""
     with (
         pytest.raises(IllegalStateError, match="hooks that run inside the database commit"),
         writer.transaction() as tx,

@@ -192,7 +192,7 @@ def test_a_loss_between_reading_the_rows_and_kafka_is_reported(
 
 @every_tier
 def test_a_row_that_kafka_has_never_heard_of_is_not_acknowledged_away(world: World, store: Database) -> None:
-    """It may be the wrong cluster, and on the right one the row still decides."""
+    """This may be the wrong cluster, and on the right one the row still decides."""
     kafka_id = kafka_id_of(store.aside, "tid")
     state = world.prepared(transactional_id=kafka_id)
     later = f"{state.producer_id}:{state.producer_epoch + 5}"
@@ -283,7 +283,7 @@ def test_a_late_claim_that_aborts_a_decided_transaction_is_repaired_or_loud(
 def test_a_late_end_that_meets_the_next_transaction_of_the_old_owner_is_repaired_or_loud(
     world: World, store: Database, has_manifest: bool
 ) -> None:
-    """It was not fenced yet, so its next transaction has the very pair that was described."""
+    """The old owner was not fenced yet, so its next transaction has the very pair that was described."""
     taker = Taker(world, store)
     armed = False
 

@@ -397,7 +397,7 @@ def test_closing_hands_over_at_once(scenario: PsycopgScenario) -> None:
 
 
 def test_publishers_that_lose_their_lease_all_the_time(scenario: PsycopgScenario) -> None:
-    """Each believes that it is the publisher; row lock and fence keep both from publishing at once, or out of order."""
+    """Each process believes that it publishes alone; row lock and fence keep the blocks in order."""
     leases = LeaseTable(scenario)
     disturb = itertools.cycle((leases.expire, leases.free, leases.empty))
     with outbox_pool(scenario) as first, outbox_pool(scenario) as second:

@@ -213,7 +213,7 @@ def test_the_clock_jumps_for_a_while(scenario: PsycopgScenario, applied: bool, j
 def test_notes_deleted_before_the_block_do_not_hide_its_outcome(
     scenario: PsycopgScenario, applied: bool, age_ms: int
 ) -> None:
-    """So it proves that the block was rolled back, however old it seems to be."""
+    """An absent note then proves that the block was rolled back, however old the block seems to be."""
 
     def jump() -> None:
         execute(scenario, "UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - :age", age=age_ms)
@@ -234,7 +234,7 @@ def test_notes_deleted_before_the_block_do_not_hide_its_outcome(
 
 @pytest.mark.usefixtures("forgetful")
 def test_a_block_is_published_behind_a_later_block(scenario: PsycopgScenario) -> None:
-    """It is noted, although its number is lower than those of blocks published and forgotten before it."""
+    """The block is noted, although its number is lower than those of blocks published and forgotten before."""
     with outbox_pool(scenario, QUIET) as pool:
         write(pool, scenario, 1)
         commit = SlowCommit(scenario)

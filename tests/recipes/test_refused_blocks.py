@@ -236,7 +236,7 @@ def partitions_of_keys(outbox: AnyScenario) -> dict[str, str]:
 
 
 def test_another_process_publishes_with_the_partitioner_of_the_block(outbox: AnyScenario) -> None:
-    """It has another partitioner, and a max_request_size that is too small."""
+    """The other process has another partitioner, and a max_request_size that is too small."""
     store_keys(outbox, "consistent_random")
     with service(outbox, max_request_size=50) as recovery:
         assert recovery.recover().is_clean

@@ -152,7 +152,7 @@ def test_kafka_leaves_while_the_log_is_read(site: Site) -> None:
 @pytest.mark.parametrize("at", PausePoint)
 @every_tier
 def test_a_process_that_sleeps_at_any_point(site: Site, tier: Tier, at: PausePoint) -> None:
-    """Its transaction is aborted, another process repairs it, and then it goes on."""
+    """The process sleeps, its transaction is aborted, another process repairs it, and the first one continues."""
     is_decided = at not in UNTIL_DECIDED
     is_prepared = at in list(PausePoint)[list(PausePoint).index(PausePoint.AFTER_PREPARE) :]
     site.write("before")
@@ -198,7 +198,7 @@ def test_a_repair_that_sleeps_at_any_point(site: Site, tier: Tier, at: PausePoin
 @pytest.mark.parametrize("at", UNTIL_DECIDED)
 @every_tier
 def test_two_processes_that_repair_at_once(site: Site, store: Database, tier: Tier, at: PausePoint) -> None:
-    """One loses its lock at any point of its repair; the other repairs; the first goes on while it does."""
+    """One process loses its lock at any point of its repair; the other repairs, while the first one continues."""
     site.write("before")
     site.decided()
     let_end(site, first(Way.TIMEOUT, tier))

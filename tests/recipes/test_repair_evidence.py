@@ -157,7 +157,7 @@ def test_only_invisible_records_are_published_again(site: Site, partitions: list
 def test_records_that_have_left_the_log_are_lost(
     site: Site, partitions: tuple[int, ...], way: Way, deleted: str
 ) -> None:
-    """They are not published again in part."""
+    """A transaction is not published again in part."""
     site.write("before")
     site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, *partitions))
     let_end(site, way)

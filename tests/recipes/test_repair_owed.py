@@ -149,7 +149,7 @@ def test_an_unknown_outcome_whose_transaction_is_aborted_meanwhile(
 
 
 def test_a_block_whose_own_record_is_refused(site: Site) -> None:
-    """It is the block's own fault; the owed records of its transaction are sent again with the next one."""
+    """The fault is the block's; the owed records of its transaction are sent again with the next block."""
     site.emulator.set_config({"max.message.bytes": "500"}, topic="others")
     leave_owed(site)
     with site.writer() as writer:

@@ -475,7 +475,7 @@ def test_kafka_goes_away_before_a_topic_is_checked(site: Site) -> None:
 
 @bounded
 def test_owed_records_are_published_although_their_topic_has_changed(site: Site) -> None:
-    """It was decided; and a block that is refused meanwhile does not lose it."""
+    """The owed dual write was decided; a block that is refused meanwhile does not lose its records."""
     site.grant(READS_ALL, CONFIGS)
     where = site.where(transactional_id="tid")
     dies = crash_at(PausePoint.AFTER_DATABASE_COMMIT)

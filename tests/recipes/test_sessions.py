@@ -364,7 +364,7 @@ def test_a_session_that_joins_a_transaction_leaves_the_decision_to_that_transact
 
 
 def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_commit(scenario: Scenario) -> None:
-    """Its objects are in the database, and later changes to them must get there too."""
+    """The objects of the Session are in the database, and later changes to them must get there too."""
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: scenario.database.lose_commit(applied=True))
     sessions = sessionmaker(scenario.database.engine)
     committed: list[Session] = []

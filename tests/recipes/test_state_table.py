@@ -196,7 +196,7 @@ def test_ids_that_differ_only_in_case_have_rows_of_their_own(database: Database,
 
 
 def test_a_table_that_confuses_two_ids_is_refused(database: Database) -> None:
-    """Such as a table made by hand with MySQL's usual collation: a recovery would abort a committed transaction."""
+    """MySQL's usual collation does that in a table made by hand: a recovery would abort a committed transaction."""
     if database.engine.dialect.name != "mysql":
         pytest.skip("compares exactly by itself")
     with database.engine.begin() as connection:

@@ -403,7 +403,7 @@ def test_a_process_sleeps_before_or_after_reading(
 @pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
 @every_tier
 def test_the_deciding_process_wakes_up(site: Site, end: End) -> None:
-    """It has decided, and has not committed in Kafka; another process has taken over, and found the tear."""
+    """The process has decided and not committed in Kafka; another process has taken over, and found the tear."""
     site.write("before")
     owner = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_both)
     SPOILED[end](site)
@@ -450,7 +450,7 @@ def test_a_take_over_reads_once(site: Site, heard: Heard) -> None:
 
 @every_tier
 def test_markers_that_are_under_way_are_awaited(site: Site) -> None:
-    """They come late, and nothing hangs: the commit is this process's own, or that of the one before."""
+    """The markers come late, and nothing hangs: the commit is that of this process or of the previous one."""
     site.write("before")
     leave(site, End.FINE, Said.OPEN)
     markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))

@@ -85,7 +85,7 @@ def test_a_session_of_another_engine(scenario: Scenario, writer: DualWriter, tmp
 def test_a_session_that_goes_to_a_second_database(
     scenario: Scenario, writer: DualWriter, tmp_path: Path, swallow: bool
 ) -> None:
-    """One of the two commits could fail after the other, and the row could not tell."""
+    """One of the two commits could fail after the other, and the row could not show which."""
     other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
     events.metadata.create_all(other)
     with Session(scenario.database.engine) as session:
@@ -152,7 +152,7 @@ def test_the_lock_is_recognised_inside_and_after_a_savepoint(scenario: Scenario,
 
 
 def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: DualWriter) -> None:
-    """It uses psycopg's own way to begin, and fails if that changes."""
+    """The mark uses psycopg's own way to begin, so this test fails if that changes."""
     if scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("is of psycopg")
     with writer.transaction() as tx:

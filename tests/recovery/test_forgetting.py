@@ -233,7 +233,7 @@ def test_other_clusters_and_settled_rows_are_left(store: Database) -> None:
 
 
 def test_two_operators_at_once(store: Database) -> None:
-    """Both have read the rows before one of them changes them; the second changes nothing."""
+    """Both processes have read the rows before one of them changes them; the second changes nothing."""
     with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
         text = site.text() or ""
         (found,) = forget(store, another, cluster_id, apply=False)

@@ -163,7 +163,7 @@ def test_recovery_publishes_to_a_compacted_topic_on_every_tier(database: Databas
 
 
 def test_a_block_is_taken_out_while_a_publisher_with_an_older_snapshot_waits(database: Database) -> None:
-    """It would read what waits as in its snapshot, and delete nothing that would show the conflict."""
+    """The publisher would read the waiting blocks in its snapshot, and delete no row that would show the conflict."""
     needs_postgres(database, "shows its waits")
     engine = sa.create_engine(database.url, isolation_level="REPEATABLE READ")
     with Emulator(config=TIERS[Tier.BOUNDED]) as broker, ThreadPoolExecutor() as threads:

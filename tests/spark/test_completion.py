@@ -198,7 +198,7 @@ def test_another_finisher_took_over_and_died(world: KafkaWorld) -> None:
 def test_a_finisher_that_sleeps_until_the_id_has_another_holder(
     world: KafkaWorld, verdict: Verdict, next_is_prepared: bool
 ) -> None:
-    """Its claim is outdated: completed, the id free again, and the next owner's rows are in Kafka."""
+    """The claim is outdated: completed, the id free again, and the next owner's rows are in Kafka."""
     claims = prepared(world, 1, verdict)
     store, next_holder = Store(), world.side()
     states: list[Prepared] = []

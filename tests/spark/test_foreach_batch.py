@@ -135,7 +135,7 @@ def test_a_checkpoint_that_was_restored_is_refused(spark: SparkSession, sqlite_w
 def test_a_checkpoint_of_another_query_is_refused(
     spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path, query_id: str | None
 ) -> None:
-    """Its decided batches would count as those of this query, which has other rows, and be skipped."""
+    """The other query's decided batches would count as those of this query, which has other rows, and be skipped."""
     world = sqlite_world
     write = dualwrite_batch({**world.options, "checkpointLocation": str(world.checkpoint)}, query_id=query_id)
 

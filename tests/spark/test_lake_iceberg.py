@@ -172,7 +172,7 @@ def test_a_table_that_is_created_again_while_a_publisher_sleeps(
 
 
 def test_pyiceberg_does_not_try_again_by_itself(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
-    """Its own retry would add the files to the changed table without checking the generation."""
+    """pyiceberg's own retry would add the files to the changed table without checking the generation."""
     world, table = sqlite_world, sqlite_table
     table.open().transaction().set_properties({"commit.retry.num-retries": "10"}).commit_transaction()
     run_batch(world.process(), 0, [1])

@@ -393,7 +393,7 @@ def test_only_files_of_losers_are_deleted(world: LakeWorld) -> None:
 
 
 def test_owed_files_outlive_their_attempts(world: LakeWorld) -> None:
-    """They are deleted with their batches, which Kafka may have long before the table has."""
+    """Attempts are deleted with their batches, which Kafka may have long before the table."""
     owe(world, 0, [1, 2])
     with world.database.engine.begin() as connection:
         for table in ("dw_attempt", "dw_batch"):
@@ -503,7 +503,7 @@ def test_a_table_that_is_altered_while_a_batch_is_written(world: LakeWorld) -> N
 
 @pytest.mark.parametrize("harm", ["retype", "drop"])
 def test_a_table_that_is_altered_for_good_after_the_decision(world: LakeWorld, harm: str) -> None:
-    """It has a way out: the query goes on without the batch in the table, once an operator says so."""
+    """An operator can let the query continue without the batch in the table."""
     owe(world, 0, [1])
     getattr(world.table, harm)()
     with pytest.raises(

@@ -257,7 +257,7 @@ def test_a_directory_without_its_table_is_left_alone(world: LakeWorld) -> None:
 
 
 def test_files_added_late_by_a_sleeping_process_are_there(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has read the table and its debts, and sleeps; an operator gives the batch up, and its files are deleted."""
+    """The process has read table and debts, and sleeps; an operator gives the batch up, and its files are deleted."""
     owe(world, 1, [3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
     assert world.database.acknowledge_lost(world.options.sink_id, QUERY, 1, owed=True)
@@ -271,7 +271,7 @@ def test_files_added_late_by_a_sleeping_process_are_there(world: LakeWorld, monk
 
 
 def test_files_added_during_a_search_for_strays_stay(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is added after the store was read, and before the table is outdated."""
+    """The file is added after the store was read, and before the table is outdated."""
     owe(world, 1, [3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
     assert world.database.acknowledge_lost(world.options.sink_id, QUERY, 1, owed=True)

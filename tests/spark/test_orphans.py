@@ -371,7 +371,7 @@ def test_a_lost_store(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     assert site.kafka.committed() == ["c", "d", "other", "z"]
 
 
-def test_an_orphan_that_the_store_has_as_committed_is_committed_unasked(site: Site) -> None:
+def test_an_orphan_that_the_store_has_as_committed_is_committed_without_an_order(site: Site) -> None:
     site.lost.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
     with site.lost.engine.begin() as connection:
         connection.execute(sa.text("UPDATE dw_attempt SET live_txn_id = NULL, status = 'COMMITTED'"))

@@ -127,7 +127,7 @@ def was_aborted_against_the_decision(world: World) -> bool:
 def test_without_either_rule_an_attempt_is_aborted_against_the_decision(
     store: AnyStore, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
-    """This shows that the tests above would notice, if ids of aborted attempts were leased again."""
+    """This shows that the tests above would fail if ids of aborted attempts were leased again."""
     monkeypatch.setattr(RetiredSlots, "retire", lambda *args: None)
     monkeypatch.setattr(operations, "_retired", lambda *args: [])
     monkeypatch.setattr(FakeKafkaSide, rule, False)

@@ -587,7 +587,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_not_decided(tmp_path: Pat
 
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR, *BOUNDED], ids=lambda tier: f"tier {int(tier)}")
 def test_an_abort_at_a_later_epoch_is_not_taken_for_a_commit(tmp_path: Path, tier: Tier) -> None:
-    """It is where an InitProducerId leaves it; without a manifest, the transaction is unknown."""
+    """The id is in the state that an InitProducerId leaves; without a manifest, the transaction is unknown."""
     with repair_site(tier, tmp_path) as site:
         site.decided("a")
         (transactional_id,) = site.world.open_ids()

@@ -98,7 +98,7 @@ def test_an_abort_leaves_nothing_open(world: KafkaWorld) -> None:
 
 
 def test_an_attempt_that_was_given_up_leaves_the_next_holders_transaction_alone(world: KafkaWorld) -> None:
-    """It stalled between its lease and its initialisation; meanwhile another attempt leased the id and prepared."""
+    """The attempt stalled between lease and initialisation; meanwhile another attempt leased the id and prepared."""
     state = world.prepared(world.side(), "s-0-0", "next holder")
     with pytest.raises(AttemptCondemnedError, match="was not touched"):
         world.side().open("s-0-0", lambda: False)
@@ -279,7 +279,7 @@ def test_an_attempt_that_was_given_up_before_it_fenced_others_begins_nothing(wor
 
 
 def test_the_row_is_read_once_if_nothing_is_open(world: KafkaWorld) -> None:
-    """Each look costs the database a round trip, and comes when all others are fenced."""
+    """Each read costs the database a round trip, and comes when all other holders are fenced."""
     looks: list[str | None] = []
 
     def look() -> bool:

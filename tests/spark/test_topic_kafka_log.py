@@ -164,7 +164,7 @@ def test_no_broker_can_be_reached() -> None:
 
 
 def test_a_decision_that_no_leader_acknowledges_in_time(cluster: Emulator, topic: str) -> None:
-    """It was applied each time; the next process finds it, once."""
+    """The record was appended each time; the next process counts it once."""
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
     log = KafkaLog(settings, topic, timeout_ms=1_000, unreachable_timeout_ms=10_000)
     store = TopicStore(log)

@@ -84,7 +84,7 @@ def test_a_decision_that_was_not_acknowledged_and_is_there(here: Surroundings) -
 
 
 def test_a_decision_that_is_resolved_never_arrives(here: Surroundings) -> None:
-    """Its copy comes after all, and does not count."""
+    """The copy of the record arrives later, and does not count."""
     decision = here.batch()
     here.log.lost = [False]
     with pytest.raises(DecisionUnknownError):
@@ -152,7 +152,7 @@ def test_a_lease_that_arrives_after_the_next_plan_does_not_count(here: Surroundi
 
 
 def test_a_process_that_sleeps_before_its_record_is_sent(here: Surroundings) -> None:
-    """It has computed a decision; another driver has planned when it is sent."""
+    """The driver has computed a decision; another driver has planned before it is sent."""
     decision = here.batch()
 
     def another_plans() -> None:

@@ -282,7 +282,7 @@ def test_a_short_request_with_a_long_response(emulator: Emulator) -> None:
 def test_an_answer_that_would_be_too_long_closes_the_connection(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the many names costs some bytes, and its settings some thousands."""
+    """Each name costs some bytes in the request, and its settings some thousands in the response."""
     monkeypatch.setattr(describe_configs, "MAX_SETTINGS", 1000)
     resources = ({"resource_type": 2, "resource_name": "t", "configuration_keys": None},)
     options = {"include_synonyms": False, "include_documentation": False}

@@ -213,7 +213,7 @@ def test_a_removed_quota_throttles_no_client(emulator: Emulator, client: RawClie
 
 
 def test_librdkafka_is_throttled(emulator: Emulator, client_id: str) -> None:
-    """It learns the throttle time, and its requests of the meantime are served afterwards."""
+    """The client gets the throttle time, and its requests of the meantime are served afterwards."""
     emulator.set_quota({"producer_byte_rate": 1000}, client_id=client_id)
     told: list[float] = []
     producer = confluent_kafka.Producer(

@@ -166,7 +166,7 @@ def test_updates(kind: str) -> None:
 
 @pytest.mark.parametrize("version", ["0001", "ffff"])
 def test_values_of_other_versions(version: str) -> None:
-    """They are refused, not misread."""
+    """Records of unknown versions are refused, not misread."""
     value = bytes.fromhex(version) + bytes(60)
     for decode in (state_records.decode_snapshot, state_records.decode_update):
         with pytest.raises(ValueError, match="value of version"):

@@ -75,7 +75,7 @@ class TestRecords(RecordPrograms):
     """The cases of every program."""
 
     def test_idempotent_producer(self, run: Run, wire: Wire, topic: str) -> None:
-        """It is one unless told otherwise."""
+        """A franz-go producer is idempotent unless told otherwise."""
         check_idempotence(run, wire, topic)
 
     def test_fetch_sessions(self, run: Run, wire: Wire, topic: str) -> None:
