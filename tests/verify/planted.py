@@ -139,6 +139,7 @@ PLANTED: Final[dict[Anomaly, dict[str, Planted]]] = {
         "nobody made the record": lambda: _story().write("a").rows("a.k").log("a.k", "x.k"),
         "nobody made the row": lambda: _story().write("a").rows("a.k", "x.k").log("a.k"),
         "outcome unknown": lambda: _story().begin("a").decide("a").end("a", Unknown).log("a.k"),
+        "behind a committed one": lambda: _story().write("a").begin("b").decide("b").rows("a.k").log("a.k", "b.k"),
         "a reader got what nobody made": lambda: _story().write("a").poll((1, "x.k")).rows("a.k").log("a.k"),
         "a dual write read what nobody made": lambda: _story().write("a", "k", "x.k").rows("a.k").log("a.k"),
     },
@@ -250,6 +251,9 @@ PLANTED: Final[dict[Anomaly, dict[str, Planted]]] = {
     },
     Anomaly.OUT_OF_ORDER: {
         "in the log": lambda: _story().write("a").write("b").rows("a.k", "b.k").log("b.k", "a.k"),
+        "in a log that is read backwards": lambda: (
+            _story().write("a").write("b").rows("a.k", "b.k").log("a.k", first=1).log("b.k")
+        ),
         "two records of one dual write": lambda: _story().write("a", "kk").rows("a.k", "a.k2").log("a.k2", "a.k"),
         "as a reader saw": lambda: (
             _story().write("a").write("b").poll((0, "b.k"), (1, "a.k")).rows("a.k", "b.k").log("b.k", "a.k")
@@ -261,6 +265,7 @@ PLANTED: Final[dict[Anomaly, dict[str, Planted]]] = {
     Anomaly.OFFSETS_BACK: {
         "as one process saw": lambda: _story().fetch_offset(5).fetch_offset(4),
         "as two saw": lambda: _story().fetch_offset(5).fetch_offset(4, process="other"),
+        "not to where it was at first": lambda: _story().fetch_offset(3).fetch_offset(5).fetch_offset(4),
         "long after": lambda: _story().fetch_offset(9).fetch_offset(9).fetch_offset(9).fetch_offset(0, process="x"),
     },
     Anomaly.TOLD_FALSELY: {
@@ -290,6 +295,14 @@ PLANTED: Final[dict[Anomaly, dict[str, Planted]]] = {
             .log("a.k", "a.m", "b.k", "b.l", "c.l", "c.m")
         ),
         "database against log": lambda: _story().write("a").write("b").rows("a.k", "b.k").log("b.k", "a.k"),
+        "database against log, rows backwards": lambda: (
+            _story().write("a").write("b").rows("b.k", first=2).rows("a.k").log("b.k", "a.k")
+        ),
+        "behind another": lambda: (
+            (_story().write("z").write("a", "kl").write("b", "kl").rows("z.k", "a.k", "b.k").rows("b.l", "a.l"))
+            .log("z.k", "a.k", "a.l")
+            .log("b.k", "b.l", partition=P1)
+        ),
         "against what a caller was told": lambda: (
             _story().write("a", process="p", sequence=None).write("b", process="p").rows("b.k", "a.k").log("b.k", "a.k")
         ),
@@ -349,10 +362,12 @@ BESIDES: Final[dict[tuple[Anomaly, str], Anomaly]] = {
     (Anomaly.CHANGED_RECORD, "two readers"): Anomaly.LOST_WRITE,
     (Anomaly.CHANGED_RECORD, "read uncommitted"): Anomaly.LOST_WRITE,
     (Anomaly.OUT_OF_ORDER, "in the log"): Anomaly.WRITE_CYCLE,
+    (Anomaly.OUT_OF_ORDER, "in a log that is read backwards"): Anomaly.WRITE_CYCLE,
     (Anomaly.OUT_OF_ORDER, "as a reader saw"): Anomaly.WRITE_CYCLE,
     (Anomaly.OUT_OF_ORDER, "one that was repaired behind its successor"): Anomaly.WRITE_CYCLE,
     (Anomaly.WRITE_CYCLE, "three keys"): Anomaly.OUT_OF_ORDER,
     (Anomaly.WRITE_CYCLE, "database against log"): Anomaly.OUT_OF_ORDER,
+    (Anomaly.WRITE_CYCLE, "database against log, rows backwards"): Anomaly.OUT_OF_ORDER,
     (Anomaly.INFORMATION_CYCLE, "each read the other"): Anomaly.PRECOMMITTED_READ,
     (Anomaly.INFORMATION_CYCLE, "three"): Anomaly.PRECOMMITTED_READ,
 }
