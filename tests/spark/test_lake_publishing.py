@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,15 +28,9 @@ from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, die_at, owe, owed, publisher, refusal
 from tests.spark.lake_tables import KINDS, IcebergLake, LakeTable, UnreliableLog, copy_database
 from tests.spark.sink_model import QUERY, SCHEMA, Crash, Stalling, batches, new_store, run_batch, task
-from tests.spark.store_engines import engine_on, sqlite_engine
+from tests.spark.store_engines import engine_on
 
 P = PausePoint
-
-
-@pytest.fixture
-def sqlite_store(tmp_path: Path) -> Iterator[CommitStore]:
-    with sqlite_engine(tmp_path) as engine:
-        yield new_store(engine)
 
 
 @pytest.fixture(params=KINDS)
@@ -42,14 +38,20 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
     return KINDS[request.param](tmp_path)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(("sqlite", "delta"), id="sqlite-delta"),
-        pytest.param(("postgres", "iceberg"), id="postgres-iceberg"),
-        pytest.param(("sqlite", "iceberg"), id="sqlite-iceberg", marks=pytest.mark.proof),
-        pytest.param(("postgres", "delta"), id="postgres-delta", marks=pytest.mark.proof),
+def cells(*every_change: str) -> list[Any]:
+    """Return each database of the store with each kind of table; `make test` runs those that are named."""
+    named = {"-".join(cell): cell for cell in itertools.product(("sqlite", "postgres"), KINDS)}
+    return [
+        pytest.param(cell, id=name, marks=() if name in every_change else pytest.mark.proof)
+        for name, cell in named.items()
     ]
-)
+
+
+each_kind = pytest.mark.parametrize("world", cells("sqlite-delta", "postgres-iceberg"), indirect=True)
+"""For what the log of the table decides; the rest is said by the store, the publisher and the janitor."""
+
+
+@pytest.fixture(params=cells("sqlite-delta"))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LakeWorld]:
     database, kind = request.param
     with engine_on(database, request, tmp_path) as engine:
@@ -57,8 +59,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LakeWorld]
 
 
 @pytest.fixture
-def sqlite_world(sqlite_store: CommitStore, table: LakeTable) -> LakeWorld:
-    return LakeWorld(sqlite_store, table)
+def sqlite_world(store: CommitStore, table: LakeTable) -> LakeWorld:
+    return LakeWorld(store, table)
 
 
 def append(world: LakeWorld, *values: str) -> None:
@@ -70,6 +72,7 @@ def append(world: LakeWorld, *values: str) -> None:
 
 
 @pytest.mark.parametrize("point", [P.BEFORE_ADDITION, P.AFTER_ADDITION, P.BEFORE_FORGETTING])
+@each_kind
 def test_a_sleeper_after_the_table_was_optimised_and_vacuumed(world: LakeWorld, point: PausePoint) -> None:
     owe(world, 0, [1, 2, 3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(point)
@@ -81,6 +84,7 @@ def test_a_sleeper_after_the_table_was_optimised_and_vacuumed(world: LakeWorld, 
     world.assert_exactly_once([1, 2, 3])
 
 
+@each_kind
 def test_commits_of_others_in_between_are_read_again(world: LakeWorld) -> None:
     owe(world, 0, [1])
     others = iter(("10", "11"))
@@ -112,6 +116,7 @@ def test_a_table_with_constant_foreign_commits(world: LakeWorld) -> None:
     assert world.lake_rows.count(1) == 1
 
 
+@each_kind
 def test_a_commit_that_has_succeeded_with_an_error(world: LakeWorld) -> None:
     owe(world, 0, [1, 2])
     publisher(world, open_table=UnreliableLog).publish()
@@ -178,6 +183,7 @@ def test_an_unreachable_kafka_does_not_keep_rows_from_the_table(world: LakeWorld
     world.assert_exactly_once([1, 2])
 
 
+@each_kind
 def test_an_unreachable_table_does_not_keep_records_from_kafka(world: LakeWorld) -> None:
     away = world.table.root.with_suffix(".away")
 
@@ -210,6 +216,7 @@ def test_a_generation_decides_one_batch_only(world: LakeWorld) -> None:
     world.assert_exactly_once([1, 2])
 
 
+@each_kind
 def test_a_commit_that_is_repeated_after_the_files_are_compacted(world: LakeWorld) -> None:
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1, 2])
@@ -293,6 +300,7 @@ def test_a_store_that_goes_back_before_the_decision(sqlite_world: LakeWorld, tmp
     assert (sorted(world.rows), world.lake_rows) == ([1], [1])
 
 
+@each_kind
 def test_an_older_copy_of_the_table_is_refused(world: LakeWorld, tmp_path: Path) -> None:
     run_batch(world.process(), 0, [1])
     world.table.back_up(tmp_path / "backup")
@@ -304,6 +312,7 @@ def test_an_older_copy_of_the_table_is_refused(world: LakeWorld, tmp_path: Path)
     assert world.store.sinks() == before
 
 
+@each_kind
 def test_another_table_in_its_place_gets_the_new_files(world: LakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     run_batch(world.process(), 0, [1])
     world.table.replace()
@@ -313,6 +322,7 @@ def test_another_table_in_its_place_gets_the_new_files(world: LakeWorld, caplog:
     assert "is another table than before" in caplog.text
 
 
+@each_kind
 def test_another_table_does_not_get_files_owed_to_the_first(world: LakeWorld) -> None:
     owe(world, 0, [1])
     files = {name: Path(world.table.directory, name).read_bytes() for name in world.table.files()}
@@ -377,6 +387,7 @@ def test_a_file_missing_before_the_decision_is_written_again(world: LakeWorld, h
 # ---- giving up ----------------------------------------------------------------------------------------------
 
 
+@each_kind
 def test_only_files_of_losers_are_deleted(world: LakeWorld) -> None:
     process = world.process()
     plan = process.plan()
@@ -492,6 +503,7 @@ def test_without_the_library_its_extra_is_named(sqlite_world: LakeWorld, monkeyp
     assert f"dualwrite[spark-{kind.lower()}]" in refusal(sqlite_world, sqlite_world.table.dual())
 
 
+@each_kind
 def test_a_table_that_is_altered_while_a_batch_is_written(world: LakeWorld) -> None:
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1])
@@ -502,6 +514,7 @@ def test_a_table_that_is_altered_while_a_batch_is_written(world: LakeWorld) -> N
 
 
 @pytest.mark.parametrize("harm", ["retype", "drop"])
+@each_kind
 def test_a_table_that_is_altered_for_good_after_the_decision(world: LakeWorld, harm: str) -> None:
     """An operator can let the query continue without the batch in the table."""
     owe(world, 0, [1])
@@ -521,6 +534,7 @@ def test_a_table_that_is_altered_for_good_after_the_decision(world: LakeWorld, h
     assert sorted(world.broker.committed) == [1, 2]
 
 
+@each_kind
 def test_a_given_up_batch_that_is_added_later(world: LakeWorld) -> None:
     """A process that slept adds it, and dies. The batch was decided, so the table may have it."""
     run_batch(world.process(), 0, [1])
