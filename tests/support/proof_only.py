@@ -2,11 +2,12 @@
 
 Each of them has the marker `proof`, and `make test` runs the others (`-m "not proof"`) with fewer random `examples`.
 Whole files are then not even collected. `make test` keeps: every table of rules, one real SIGKILL per pause point, one
-session of Spark, one real Apache Kafka, and each database but MariaDB.
+session of Spark, one real Apache Kafka, each database but MariaDB, and in a matrix each tier but the second.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -187,6 +188,14 @@ PARAMETERS: Final = {
 }
 """Of fixtures: the ids that only `make proof` runs."""
 
+SECOND_TIER: Final = re.compile(r"\btier 2\b|STORED_PAIR")
+"""In ids of the tests of `MATRICES`. It lies between two others: unbounded as tier 1, completed as tier 3.
+
+`make test` has it where a client finds out about tiers, in `tests/producer`, and on a real Apache Kafka.
+"""
+
+MATRICES: Final = ("tests/recipes/", "tests/spark/")
+
 
 _LEAVES_OUT: Final[list[bool]] = []
 
@@ -205,7 +214,8 @@ def is_proof_only(item: pytest.Item) -> bool:
     path = item.path.relative_to(ROOT).as_posix()
     function = f"{path}::{getattr(item, 'originalname', item.name)}"
     is_in_folder = path.startswith(FOLDERS) and (not path.startswith(RAW_WIRE) or _is_on_a_real_broker(item))
-    return path in FILES or is_in_folder or function in FUNCTIONS or _has_left_out_parameter(item)
+    is_second_tier = path.startswith(MATRICES) and SECOND_TIER.search(item.name) is not None
+    return path in FILES or is_in_folder or is_second_tier or function in FUNCTIONS or _has_left_out_parameter(item)
 
 
 def _is_on_a_real_broker(item: pytest.Item) -> bool:
