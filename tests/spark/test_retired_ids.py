@@ -22,7 +22,6 @@ from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskResult
 from spark_sink.pause_points import PausePoint
-from tests.spark.kafka_world import TIERS
 from tests.spark.repairs import SCHEMA, RepairSite, repair_site
 from tests.spark.sink_model import QUERY, Stalling, task
 from tests.support.conditions import until
@@ -31,13 +30,28 @@ LATE = "late"
 USED_BATCH = 0
 BATCH = 1
 MODE: dict[str, Any] = {"txn__mode": "resume"}
-REQUESTS = ["DescribeTransactions", "InitProducerId", "AddPartitionsToTxn", "Produce"]
-
-
-@pytest.fixture(params=TIERS, ids=lambda tier: f"tier {int(tier)}")
-def tier(request: pytest.FixtureRequest) -> Tier:
-    found: Tier = request.param
-    return found
+DESCRIBE, INIT, ADD, PRODUCE, END = (
+    "DescribeTransactions",
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "Produce",
+    "EndTxn",
+)
+BY_PAIR = [(DESCRIBE, 0), (DESCRIBE, 1), (INIT, 0), (PRODUCE, 0)]
+OF_TASK = {
+    Tier.KEEP_PREPARED: [(DESCRIBE, 0), (INIT, 0), (PRODUCE, 0)],
+    Tier.STORED_PAIR: BY_PAIR,
+    Tier.BOUNDED: BY_PAIR,
+    Tier.BOUNDED_V1: [*BY_PAIR, (INIT, 1), (INIT, 2), (ADD, 0)],
+}
+"""The requests of a task on each tier: the first of a kind, the second, and so on."""
+OF_FINISHER = {
+    Tier.KEEP_PREPARED: {"open": [DESCRIBE, INIT], "prepared": [DESCRIBE, INIT, END]},
+    Tier.STORED_PAIR: {"open": [DESCRIBE, INIT, END], "prepared": [DESCRIBE, END]},
+    Tier.BOUNDED: {"open": [DESCRIBE, INIT, END], "prepared": [DESCRIBE, END]},
+    Tier.BOUNDED_V1: {"open": [DESCRIBE, INIT], "prepared": [DESCRIBE, INIT]},
+}
+"""The requests by which a plan ends what an earlier task has left."""
 
 
 @pytest.fixture(params=[pytest.param(False, id="new", marks=pytest.mark.proof), pytest.param(True, id="used")])
@@ -82,6 +96,7 @@ def run_late(
     call = thread.submit(late)
     until(lambda: held.held > 0 or call.done())
     committer = site.writing(BATCH, "right", **MODE).until(PausePoint.AFTER_DECISION)
+    assert held.hits == 1, f"{request_name} was sent at most {skipped} times"
     held.release()
     outcome(call)
     committer.go_on()
@@ -93,20 +108,33 @@ def run_late(
     site.assert_agreed("right", *used)
 
 
-@pytest.mark.parametrize("skipped", range(3))
-@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize(
+    ("tier", "request_name", "skipped"),
+    [
+        pytest.param(tier, *sent, id=f"tier {int(tier)}-{sent[0]}-{sent[1]}")
+        for tier, of_tier in OF_TASK.items()
+        for sent in of_tier
+    ],
+)
 def test_a_task_whose_request_is_carried_out_when_its_slot_has_another_holder(
     site: RepairSite, thread: ThreadPoolExecutor, request_name: str, skipped: int
 ) -> None:
     run_late(site, thread, lambda: write(late_sink(site), "late"), request_name, skipped)
 
 
-@pytest.mark.parametrize("is_prepared", [False, True], ids=["open", "prepared"])
-@pytest.mark.parametrize("request_name", [*REQUESTS[:2], "EndTxn"])
+@pytest.mark.parametrize(
+    ("tier", "left", "request_name"),
+    [
+        pytest.param(tier, left, name, id=f"tier {int(tier)}-{left}-{name}")
+        for tier, of_tier in OF_FINISHER.items()
+        for left, names in of_tier.items()
+        for name in names
+    ],
+)
 def test_a_finisher_whose_request_is_carried_out_when_the_slot_has_another_holder(
-    site: RepairSite, thread: ThreadPoolExecutor, request_name: str, is_prepared: bool
+    site: RepairSite, thread: ThreadPoolExecutor, left: str, request_name: str
 ) -> None:
-    if is_prepared:
+    if left == "prepared":
         write(site.sink(**MODE), "condemned")
     else:
         sleeper = Stalling(lambda me: write(site.sink(me.reach, **MODE), "condemned")).until(PausePoint.AFTER_SEND)
