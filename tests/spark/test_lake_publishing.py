@@ -48,7 +48,7 @@ def cells(*every_change: str) -> list[Any]:
 
 
 each_kind = pytest.mark.parametrize("world", cells("sqlite-delta", "postgres-iceberg"), indirect=True)
-"""For what the log of the table decides; the rest is said by the store, the publisher and the janitor."""
+"""For rules that the log of the table makes; the others are those of the store, the publisher and the janitor."""
 
 
 @pytest.fixture(params=cells("sqlite-delta"))

@@ -51,7 +51,7 @@ OF_FINISHER = {
     Tier.BOUNDED: {"open": [DESCRIBE, INIT, END], "prepared": [DESCRIBE, END]},
     Tier.BOUNDED_V1: {"open": [DESCRIBE, INIT], "prepared": [DESCRIBE, INIT]},
 }
-"""The requests by which a plan ends what an earlier task has left."""
+"""The requests by which a plan ends the transaction that an earlier task has left."""
 
 
 @pytest.fixture(params=[pytest.param(False, id="new", marks=pytest.mark.proof), pytest.param(True, id="used")])
