@@ -31,16 +31,6 @@ class Concerns(StrEnum):
     UNREACHABLE = "all blocks, while a server cannot be reached"
 
 
-_EXIT_CODES: Final = {
-    Concerns.ALL: 1,
-    Concerns.ID: 1,
-    Concerns.TOPIC: 1,
-    Concerns.BLOCK: 0,
-    Concerns.MOMENT: 0,
-    Concerns.UNREACHABLE: 2,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """One row. `name` is what `doctor`, `recover` and `top` call it."""
@@ -52,7 +42,9 @@ class Refusal:
     @property
     def exit_code(self) -> int:
         """The exit code of a command that finds the cause."""
-        return _EXIT_CODES[self.concerns]
+        if self.concerns is Concerns.UNREACHABLE:
+            return 2
+        return int(self.stops_writers or self.concerns is Concerns.TOPIC)
 
     @property
     def stops_writers(self) -> bool:

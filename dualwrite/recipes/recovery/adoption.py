@@ -28,7 +28,6 @@ Adoption = Literal["moved", "copied"]
 _FORGET: Final = (
     f"UPDATE {STATE_TABLE} SET prepared_transaction_state = '', manifest = NULL WHERE prepared_transaction_state <> ''"
 )
-_DELETE: Final = f"DELETE FROM {IDENTITY_TABLE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,6 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
     if has_outbox_table(connection, pinned):
         connection.execute(own_text(pinned.sql(f"DELETE FROM {OUTBOX_TABLE}")))  # the original publishes it
     emptied = connection.execute(own_text(pinned.sql(_FORGET))).rowcount
-    connection.execute(own_text(pinned.sql(_DELETE)))
+    connection.execute(own_text(pinned.sql(f"DELETE FROM {IDENTITY_TABLE}")))
     new = insert_identity(connection, pinned)
     return Adopted(made_in, found_in, suffix, new.suffix, emptied)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from dualwrite.client.transactions.recovery import Finding
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_identity import AS_GIVEN, DatabaseIdentity
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
@@ -65,7 +64,6 @@ class Completion:
 
     @property
     def taken_out(self) -> tuple[TakenOut, ...]:
-        """The owed records that were taken out, or would be."""
         return tuple(self._taken_out.values())
 
     def complete(self, seen: Seen, *, apply: bool) -> Found:
@@ -102,7 +100,9 @@ class Completion:
             self._taken_out[name] = replace(self._taken_out[name], changed=True)
         if action in _WITHOUT_REPAIR or (action is Action.PUBLISH_AGAIN and outcome is Outcome.REPAIRED):
             return found(now, action, changed=True)
-        return found(now, _done(unnamed, outcome), changed=outcome is not Outcome.NOTHING)
+        is_terminated = unnamed is Row.VOUCHED and outcome is Outcome.ROLLED_BACK
+        done = Action.TERMINATE if is_terminated else _DONE[outcome]
+        return found(now, done, changed=outcome is not Outcome.NOTHING)
 
     def _examine(self, seen: Seen, now: Seen, action: Action, *, apply: bool) -> bool:
         """Prepare the action, and return whether the aborted records are to be published again.
@@ -124,23 +124,20 @@ class Completion:
             self._acknowledge(now)
         return action not in _WITHOUT_REPAIR and not is_to_settle
 
-    def _database(self, kind: type[SqlAlchemyDatabase] | None = None) -> SqlAlchemyDatabase:
-        make = kind or SqlAlchemyDatabase
-        return make(self.engine, create_table=False, schema=self.schema, only_recovers=True)
+    def _database(self, kind: type[SqlAlchemyDatabase] = SqlAlchemyDatabase) -> SqlAlchemyDatabase:
+        return kind(self.engine, create_table=False, schema=self.schema, only_recovers=True)
 
     def _take_out(self, now: Seen, *, apply: bool) -> None:
         """Read the owed records, and hand them over if they are to be taken out."""
         records = self.ends.aborted_records(now)
+        name = now.transactional_id
         if records is None:  # the database has them
-            records = blocking.run(self._kept(now))
-        taken = TakenOut(now.transactional_id, OWED, 0, tuple(records))
+            in_database = in_own_transaction(self._database().begin, lambda found: kept(found, name, now.stored))
+            records = blocking.run(in_database)
+        taken = TakenOut(name, OWED, 0, tuple(records))
         if apply and self.keep is not None:
             self.keep(taken)
-        self._taken_out[now.transactional_id] = taken
-
-    async def _kept(self, now: Seen) -> Sequence[BufferedRecord]:
-        name = now.transactional_id
-        return await in_own_transaction(self._database().begin, lambda database: kept(database, name, now.stored))
+        self._taken_out[name] = taken
 
     def _look_again(self, seen: Seen, row: PreparedTxnState) -> Seen:
         """Return the facts as they are under the lock."""
@@ -165,7 +162,7 @@ class Completion:
         )
 
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
-        kind = None if seen.is_ours else _WithoutSuffix
+        kind = SqlAlchemyDatabase if seen.is_ours else _WithoutSuffix
         publishes_outbox = is_outbox(seen.transactional_id) and has_outbox_table(self.engine, self.pinned)
         settings = KafkaSettings(seen.transactional_id, self.connection)
         policy = replace(STORES_NOTHING, partitioner=settings.config.partitioner)
@@ -200,11 +197,6 @@ _DONE: Final = {
     Outcome.PUBLISHED: Action.PUBLISH,
 }
 """The action that was carried out, by the outcome of the take-over."""
-
-
-def _done(row: Row, outcome: Outcome) -> Action:
-    is_terminated = row is Row.VOUCHED and outcome is Outcome.ROLLED_BACK
-    return Action.TERMINATE if is_terminated else _DONE[outcome]
 
 
 def unnamed_row(seen: Seen) -> Row:

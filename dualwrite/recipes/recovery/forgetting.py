@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import DualWriteError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
@@ -112,13 +111,6 @@ def _in_doubt(
         found = RowInCluster(name, PreparedTxnState(row.state), row.manifest, answers)
         manifest = None if found.is_settled else found.elsewhere
         if manifest is not None and manifest.cluster_id == cluster_id:
-            yield _forgotten(name, manifest), row
-
-
-def _forgotten(name: str, manifest: Manifest) -> Forgotten:
-    return Forgotten(
-        name,
-        str(manifest.prepared_state),
-        sum(part.record_count for part in manifest.partitions),
-        tuple(f"{part.topic}-{part.partition}" for part in manifest.partitions),
-    )
+            records = sum(part.record_count for part in manifest.partitions)
+            partitions = tuple(f"{part.topic}-{part.partition}" for part in manifest.partitions)
+            yield Forgotten(name, str(manifest.prepared_state), records, partitions), row

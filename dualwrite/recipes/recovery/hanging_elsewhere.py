@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from dualwrite.admin import HangingTransaction, TransactionAdmin
@@ -22,20 +23,13 @@ MOST_MS: Final = 10_000
 """How long the search takes at most: a topic without a leader would otherwise take the whole time limit."""
 
 
-def topics_of(rows: Iterable[StoredRow]) -> set[str]:
-    """Return the topics that the manifests of rows name; rows that cannot be read name none."""
-    return {topic for row in rows for topic in _topics_of(row)}
-
-
-def _topics_of(row: StoredRow) -> Iterator[str]:
-    if row.state is None:
-        return
-    try:
-        manifest = manifest_of(PreparedTxnState(row.state), row.manifest)
-    except ValueError:
-        return
-    if manifest is not None:
-        yield from {part.topic for part in manifest.partitions}
+def _topics_of(rows: Iterable[StoredRow]) -> Iterator[str]:
+    """Yield the topics that the manifests of rows name; rows that cannot be read name none."""
+    for row in rows:
+        with suppress(ValueError):
+            manifest = manifest_of(PreparedTxnState(row.state), row.manifest)
+            if manifest is not None:
+                yield from (part.topic for part in manifest.partitions)
 
 
 def find_hanging(
@@ -57,7 +51,7 @@ def find_hanging(
     """
     found: list[HangingTransaction] = []
     deadline_s = time.monotonic() + min(timeout_ms, MOST_MS) / 1000
-    wanted = sorted({*topics, *topics_of(rows.values())})
+    wanted = sorted({*topics, *_topics_of(rows.values())})
     for number, topic in enumerate(wanted):
         if stopped is not None and stopped.is_set():
             break

@@ -36,7 +36,7 @@ class Row(Enum):
 
 
 class Action(StrEnum):
-    """The actions of recovery for an id; those after ACKNOWLEDGE leave the id as it is."""
+    """The actions of recovery for an id; those from NOTHING on leave the id as it is."""
 
     COMMIT = "commit"
     """The open transaction is the one that the row names: the database has decided it."""
@@ -92,18 +92,8 @@ def action_of(error: DualWriteError) -> Action | None:
     return Action(name) if name in set(Action) else None
 
 
-CHANGES: Final = frozenset(
-    {
-        Action.COMMIT,
-        Action.ABORT,
-        Action.TERMINATE,
-        Action.REPAIR,
-        Action.PUBLISH,
-        Action.PUBLISH_AGAIN,
-        Action.TAKE_OUT,
-        Action.ACKNOWLEDGE,
-    }
-)
+_IN_ORDER: Final = list(Action)
+CHANGES: Final = frozenset(_IN_ORDER[: _IN_ORDER.index(Action.NOTHING)])
 """The actions that change an id."""
 
 NEEDS_OPERATOR: Final = frozenset(Action) - CHANGES - {Action.NOTHING, Action.ENDING, Action.IN_USE, Action.YOUNG}
@@ -268,7 +258,6 @@ class Found:
 
 
 def found(seen: Seen, action: Action, *, changed: bool = False, error: str | None = None) -> Found:
-    """Return the result for an id."""
     return Found(
         transactional_id=seen.transactional_id,
         kafka_transactional_id=seen.kafka_id,

@@ -124,7 +124,6 @@ class Seen:
 
     @cached_property
     def described(self) -> Described:
-        """The coordinator's description."""
         try:
             state = DescribedState(self.state)
         except ValueError:

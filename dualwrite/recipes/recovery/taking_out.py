@@ -29,8 +29,6 @@ from dualwrite.recipes.sqlalchemy.events import watch
 
 __all__ = ["TakenOut", "take_out"]
 
-_ONE_BLOCK: Final = 1
-
 _LOCK_TIMEOUT_MS: Final = 10_000
 """Longer than a publisher needs for a batch: a person waits for it instead of trying again."""
 
@@ -94,7 +92,7 @@ def _read(transactional_id: str, block: StoredBlock) -> TakenOut:
 
 async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: int) -> StoredBlock:
     """Return the oldest stored block. Raises StateRowError if it has another number."""
-    _, blocks = await transaction.stored_blocks(transactional_id).waiting(transactional_id, max_bytes=_ONE_BLOCK)
+    _, blocks = await transaction.stored_blocks(transactional_id).waiting(transactional_id, max_bytes=1)
     if not blocks or blocks[0].seq != seq:
         there = f"the oldest one is {blocks[0].seq}" if blocks else "none is stored"
         raise StateRowError(
