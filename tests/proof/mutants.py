@@ -101,7 +101,7 @@ MUTANTS: Final = (
         "lost-commit-not-durable",
         "the outcome of a lost COMMIT is made durable before Kafka is told",
         _in(1, "a1", failovers=1, losses=1),
-        Edit(_COMPLETION, "await self._make_durable_or_stay_unresolved(write, row)", "pass"),
+        Edit(_COMPLETION, "await self._make_durable_or_stay_unresolved(row)", "pass"),
     ),
     _mutant(
         "repaired-not-looked-for",
@@ -494,8 +494,8 @@ MUTANTS: Final = (
         _in(3, "a1/b1", timeouts=2),
         Edit(
             _REPAIR,
-            "manifest, end.aborted, owned.resolve_timeout_ms)]",
-            "manifest, end.aborted, owned.resolve_timeout_ms)][:1]",
+            "[to_send(record) for record in in_log]",
+            "[to_send(record) for record in in_log][:1]",
         ),
     ),
     _mutant(

@@ -49,8 +49,6 @@ class KafkaWatch(Protocol):
 
 
 class IoThreadWatch:
-    """`KafkaWatch` for threads."""
-
     def __init__(self) -> None:
         self._running: Future[None] | None = None
         self._generation = this_process.generation
@@ -74,8 +72,6 @@ class IoThreadWatch:
 
 
 class TaskWatch:
-    """`KafkaWatch` for asyncio."""
-
     def __init__(self) -> None:
         self._running: asyncio.Task[None] | None = None
 
@@ -137,7 +133,7 @@ class Availability:
         """`watch` waits in the background until `cluster` can be reached; without it, Kafka never counts as AWAY."""
         self.away: Away | None = None
         """None while Kafka is PRESENT; read by each block."""
-        self.on_change: Callable[[], None] = _nothing
+        self.on_change: Callable[[], object] = lambda: None
         """Called when Kafka has become AWAY or PRESENT, from any thread; must be quick."""
         self._cluster = cluster
         self._watch = watch
@@ -189,7 +185,6 @@ class Availability:
         )
 
     def note_present(self) -> None:
-        """Note that a broker can be reached."""
         with self._lock:
             away, self.away = self.away, None
         if away is not None:
@@ -222,10 +217,6 @@ async def _until_present(found: weakref.ref[Availability], cluster: ClusterSetti
     availability = found()
     if availability is not None:
         availability.note_present()
-
-
-def _nothing() -> None:
-    pass
 
 
 NEVER_AWAY: Final = Availability()

@@ -108,7 +108,9 @@ async def _take_over(
         else:
             proof = await prove(owned, database, row, ongoing)
         if not proof.owed and owned.kafka.coordinator_committed_later(row):  # a later row would name the repair
-            raise _behind_kafka(owned, row)
+            from dualwrite.recipes.core.judge import behind_kafka  # a writer that is refused nothing does not load it
+
+            raise behind_kafka(owned.transactional_id, row)
         if proof.not_proven is not None:
             raise proof.not_proven
         is_open = ongoing == stored
@@ -184,16 +186,10 @@ async def _assert_still_locked(owned: OwnedId, database: DatabaseTransaction, ro
 
 
 def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnState) -> DatabaseWentBackError:
-    from dualwrite.recipes.core.judge import went_back  # a writer that is refused nothing does not load it
+    from dualwrite.recipes.core.judge import went_back  # as above
 
     shows = f"this process has committed {str(remembered)!r} to it, and no producer has used the id since, by Kafka"
     return went_back(owned.transactional_id, row, shows)
-
-
-def _behind_kafka(owned: OwnedId, row: PreparedTxnState) -> DatabaseWentBackError:
-    from dualwrite.recipes.core.judge import behind_kafka  # as above
-
-    return behind_kafka(owned.transactional_id, row)
 
 
 class LostCommits:
@@ -211,7 +207,7 @@ class LostCommits:
 
     async def resolve(self) -> Resolution:
         """Read the row and complete Kafka accordingly. Raises OutcomeUnknown if the row cannot be read."""
-        return await self.resolve_by(await self._read_row(self._in_question))
+        return await self.resolve_by(await self._read_row())
 
     @property
     def _in_question(self) -> DualWriteProgress:
@@ -223,9 +219,9 @@ class LostCommits:
         owned, write = self._owned, self._in_question
         ours = write.prepared_state
         outcome = commit_outcome(row, ours=ours, previous=write.locked_row)
-        await self._make_durable_or_stay_unresolved(write, row)
+        await self._make_durable_or_stay_unresolved(row)
         if outcome is Outcome.SUPERSEDED:
-            raise await self._superseded(write)
+            raise await self._superseded()
         _log.info(
             "transactional id %s: the commit of %s that got no response was %s", owned.transactional_id, ours, outcome
         )
@@ -238,15 +234,16 @@ class LostCommits:
                 self.unresolved = None
         return Resolution(owned.transactional_id, ours, outcome)
 
-    async def _superseded(self, write: DualWriteProgress) -> OutcomeUnknown:
+    async def _superseded(self) -> OutcomeUnknown:
+        error = self._outcome_unknown(
+            "another process has since taken the transactional id over and replaced the state row"
+        )
         self._owned.slot.move(SlotState.FENCED)
         self.unresolved = None
         await self._owned.give_up()
-        return self._outcome_unknown(
-            write, "another process has since taken the transactional id over and replaced the state row"
-        )
+        return error
 
-    async def _make_durable_or_stay_unresolved(self, write: DualWriteProgress, row: PreparedTxnState) -> None:
+    async def _make_durable_or_stay_unresolved(self, row: PreparedTxnState) -> None:
         """Make everything visible now durable, with `row`. Raises OutcomeUnknown if that fails.
 
         That a commit is not visible has to be durable too: a primary that is cut off, and whose standby took over,
@@ -258,11 +255,10 @@ class LostCommits:
             await owned.database.make_durable(owned.transactional_id, row, timeout_ms=owned.resolve_timeout_ms)
         except expected as error:
             pass_on_signal(error)
-            raise self._outcome_unknown(
-                write, f"the row that the database shows is not durable ({first_line(error)})"
-            ) from error
+            why = f"the row that the database shows is not durable ({first_line(error)})"
+            raise self._outcome_unknown(why) from error
 
-    async def _read_row(self, write: DualWriteProgress) -> PreparedTxnState:
+    async def _read_row(self) -> PreparedTxnState:
         """Read the row under its lock, which waits until the lost commit has either happened or been dropped."""
         deadline_s = time.monotonic() + self._owned.resolve_timeout_ms / 1000
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, RowLockTimeoutError)
@@ -276,9 +272,7 @@ class LostCommits:
                 failures += 1
                 pause_s = backoff_s(failures)
                 if time.monotonic() + pause_s >= deadline_s:
-                    raise self._outcome_unknown(
-                        write, f"the database cannot be queried ({first_line(error)})"
-                    ) from error
+                    raise self._outcome_unknown(f"the database cannot be queried ({first_line(error)})") from error
                 count(Counted.RETRIES)
                 await self._sleep(pause_s)
 
@@ -290,12 +284,12 @@ class LostCommits:
 
         return await in_own_transaction(owned.database.begin, read, owned.uninterrupted)
 
-    def _outcome_unknown(self, write: DualWriteProgress, why: str) -> OutcomeUnknown:
-        transactional_id = self._owned.transactional_id
+    def _outcome_unknown(self, why: str) -> OutcomeUnknown:
+        transactional_id, state = self._owned.transactional_id, self._in_question.prepared_state
         return OutcomeUnknown(
-            f"the database commit of dual write {write.prepared_state} (transactional id {transactional_id!r}) "
+            f"the database commit of dual write {state} (transactional id {transactional_id!r}) "
             f"was sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the "
             "dual write before recover(), here or in any process, has returned the outcome",
             transactional_id=transactional_id,
-            prepared_state=str(write.prepared_state),
+            prepared_state=str(state),
         )

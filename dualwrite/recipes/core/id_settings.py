@@ -57,7 +57,6 @@ class IdSettings:
 
     @property
     def of_backend(self) -> OfBackend:
-        """The settings for the backend of the writer."""
         return {
             "create_table": self.writing.create_table,
             "schema": self.writing.schema,
@@ -116,7 +115,6 @@ class OneId(IdSettings):
         self._transactional_id = checked_single_id(self.first_id)
 
     def coordinator(self, database: Database, waiting: Waiting) -> DualWriteCoordinator:
-        """Return the coordinator of the id on `database`."""
         return self._new_coordinator(
             database,
             waiting,

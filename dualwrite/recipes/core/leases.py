@@ -97,7 +97,6 @@ class HeldLease:
 
 
 def transactional_id_of(prefix: str, slot: int) -> str:
-    """Return the transactional id of a slot."""
     return f"{prefix}-{slot}"
 
 

@@ -103,8 +103,11 @@ class Instruments:
         self._make_gauges(meter)
 
     def _make_gauges(self, meter: Meter) -> None:
+        from opentelemetry.metrics import Observation
+
         def gauge(name: str, unit: str, values: Callable[[], Values], description: str) -> None:
-            _make_gauge(meter, f"dualwrite.{name}", unit, values, description)
+            observe = [lambda _: [Observation(*each) for each in values()]]
+            meter.create_observable_gauge(f"dualwrite.{name}", observe, unit, description)
 
         gauge(
             "stored.age",
@@ -135,19 +138,12 @@ class Instruments:
         gauge("pool.waiting", "{block}", _pool_waiting, "blocks that wait for a slot, by prefix")
 
 
-def _make_gauge(meter: Meter, name: str, unit: str, values: Callable[[], Values], description: str) -> None:
-    from opentelemetry.metrics import Observation
-
-    meter.create_observable_gauge(name, [lambda _: [Observation(*each) for each in values()]], unit, description)
-
-
 def _by_id(numbers: Mapping[str, Any], shown: Callable[[Any], float]) -> Values:
     # a dictionary can be copied while other threads change it
     return [(shown(number), id_attribute(name)) for name, number in dict(numbers).items()]
 
 
 def id_attribute(transactional_id: str) -> dict[str, str]:
-    """Return the attribute that names a transactional id."""
     return {"messaging.kafka.transactional_id": transactional_id}
 
 
@@ -233,14 +229,12 @@ availabilities: Final = Observed()
 
 
 def _kafka_away() -> Values:
-    """Return the longest time for which Kafka is AWAY; nothing while it is not."""
     away_s = [each.away_for_s for each in availabilities.living()]
     longest_s = max((each for each in away_s if each is not None), default=None)
     return [] if longest_s is None else [(longest_s, {})]
 
 
 def _pool_slots() -> Values:
-    """Return the number of slots by prefix and state."""
     sums: Counter[tuple[str, str]] = Counter()
     for prefix, status in _pool_statuses():
         states = {"in_use": status.in_use, "idle": status.idle, "set_aside": len(status.set_aside)}
@@ -249,7 +243,6 @@ def _pool_slots() -> Values:
 
 
 def _pool_waiting() -> Values:
-    """Return the number of blocks that wait for a slot, by prefix."""
     sums: Counter[str] = Counter()
     for prefix, status in _pool_statuses():
         sums.update({prefix: status.waiting})

@@ -71,10 +71,8 @@ def is_refusal(error: BaseException) -> bool:
 
 def remedy_of(error: BaseException) -> str:
     """Return the change after which Kafka takes the records, for a person to make."""
-    return _REMEDIES.get(error.error_code or 0, _CORRECT) if isinstance(error, KafkaError) else _CORRECT
-
-
-_CORRECT: Final = "correct the cause"
+    code = error.error_code if isinstance(error, KafkaError) else None
+    return _REMEDIES.get(code or 0, "correct the cause")
 
 
 def is_only_of(block: Sequence[BufferedRecord], owed: Sequence[BufferedRecord], error: BaseException) -> bool:

@@ -279,7 +279,8 @@ async def _owed(
     try:
         if end.gone:
             raise _lost(owned, manifest, f"some of its records are no longer in the log ({_places(end)})")
-        records = await _in_log(owned, manifest, end)
+        in_log = await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
+        records: Sequence[BufferedRecord] = [to_send(record) for record in in_log]
     except PreparedTransactionLost as lost:
         records = await _kept(owned, database, manifest.prepared_state, lost, is_torn=end.is_visible)
     _log.warning(
@@ -314,10 +315,6 @@ async def _kept(
         raise lost
     log_kept(owned.transactional_id, row)
     return records
-
-
-async def _in_log(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
-    return [to_send(record) for record in await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)]
 
 
 def to_send(record: StoredRecord) -> BufferedRecord:

@@ -27,7 +27,6 @@ _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for
 
 
 def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
-    """Return the obstacle to a repair of a dual write with consumed offsets."""
     return Obstacle(
         f"with consumed offsets of group {offsets.group_metadata.group_id!r}",
         "the group may have advanced since, and publishing the records again could duplicate results derived from them",
@@ -36,7 +35,6 @@ def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
 
 
 def obstacle_of_length(manifest: Manifest) -> Obstacle:
-    """Return the obstacle to a repair of records in so many partitions."""
     return Obstacle(
         f"in {len(manifest.partitions)} partitions at once",
         f"the manifest (the places of the records) would exceed the {MAX_MANIFEST_BYTES} bytes that the state row "

@@ -95,7 +95,6 @@ def checked_delivery(value: Any) -> Delivery:
 
 
 def store_policy(kafka: KafkaSettings, delivery: Delivery) -> StorePolicy:
-    """Return the policy of the ids of a writer."""
     return StorePolicy(
         max_bytes=delivery.max_stored_bytes,
         max_age_ms=delivery.max_stored_age_ms,
@@ -150,7 +149,6 @@ class KafkaSettings:
         }
 
     def cluster(self) -> ClusterSettings:
-        """Return the settings of the connections."""
         from dualwrite.client.wire.cluster import ClusterSettings  # which imports a Kafka client
 
         return ClusterSettings.of(self.config)

@@ -93,12 +93,12 @@ MISTAKES: Final = {
         7, [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
     ),
     "a lost commit that was found is not made durable": Mistake(
-        7,
+        67,
         [
             Edit(
                 f"{_CORE}.completion",
-                "            await self._make_durable_or_stay_unresolved(write, ours)\n",
-                "            pass\n",
+                "        await self._make_durable_or_stay_unresolved(row)\n",
+                "        pass\n",
             )
         ],
     ),
