@@ -41,8 +41,6 @@ _MOMENT_S: Final = 0.02
 
 
 class PoolMaintenance:
-    """Looks after the slots of one pool."""
-
     def __init__(
         self,
         prefix: str,
@@ -170,7 +168,9 @@ class PoolMaintenance:
                     errors = await self._try_what_was_refused()
             for error in errors:
                 self._failed(error)
-            await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
+            due_s = self._registry.next_due_s
+            wake_at_s = sweep_at_s if due_s is None else min(sweep_at_s, due_s)
+            await self._resolver_bell.wait(max(0.0, wake_at_s - time.monotonic()))
         if time.monotonic() < self._last_attempt_until_s:
             await self._attempt_last()
         if self._left_in_hand:
@@ -246,10 +246,6 @@ class PoolMaintenance:
         await self._resolver_bell.wait(self._heartbeat_s)
         if not self._availability.is_away:
             self._registry.make_due()
-
-    def _seconds_to(self, sweep_at_s: float) -> float:
-        due_s = self._registry.next_due_s
-        return max(0.0, min(sweep_at_s, sweep_at_s if due_s is None else due_s) - time.monotonic())
 
     def _failed(self, error: Exception) -> None:
         self._counts.background_failures += 1
@@ -475,7 +471,8 @@ class PoolMaintenance:
         for lease in expired:
             if self._stopped and (found or not self._has_time_left()):
                 break
-            if self._waits(lease):
+            _, not_before_s = self._dead_refused.get(lease.slot, (None, 0.0))
+            if time.monotonic() < not_before_s:
                 continue
             try:
                 found += await self._recover_unused(lease, gives_way=gives_way)
@@ -486,11 +483,6 @@ class PoolMaintenance:
                 pass_on_signal(error)
                 errors.append(error)
         return found, errors
-
-    def _waits(self, lease: Lease) -> bool:
-        """Return whether it is too early for another attempt at the refused block of a dead process."""
-        refused = self._dead_refused.get(lease.slot)
-        return refused is not None and time.monotonic() < refused[1]
 
     def _forget_refused_but(self, slots: Collection[int]) -> None:
         """Forget the refused blocks of slots that other processes have recovered since."""

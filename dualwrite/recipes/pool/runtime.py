@@ -58,14 +58,9 @@ class _BackgroundThread:
 class ThreadRuntime:
     """A runtime on threads, which wait by blocking."""
 
-    def bell(self) -> Bell:
-        return ThreadBell()
-
-    def lock(self) -> AbstractAsyncContextManager[object]:
-        return _ThreadLock()
-
-    def spawn(self, name: str, steps: Steps) -> Background:
-        return _BackgroundThread(name, steps)
+    bell = ThreadBell
+    lock = _ThreadLock
+    spawn = _BackgroundThread
 
 
 class _BackgroundTask:
@@ -83,11 +78,6 @@ class _BackgroundTask:
 class TaskRuntime:
     """A runtime on tasks of the running event loop."""
 
-    def bell(self) -> Bell:
-        return TaskBell()
-
-    def lock(self) -> AbstractAsyncContextManager[object]:
-        return asyncio.Lock()
-
-    def spawn(self, name: str, steps: Steps) -> Background:
-        return _BackgroundTask(name, steps)
+    bell = TaskBell
+    lock = asyncio.Lock
+    spawn = _BackgroundTask

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
+from operator import attrgetter
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
@@ -118,7 +119,6 @@ class SlotRegistry:
 
     @property
     def blocks(self) -> int:
-        """The number of running blocks."""
         return len(self._blocks)
 
     def close(self) -> None:
@@ -269,7 +269,10 @@ class SlotRegistry:
             if gives_way and self.is_recovering:
                 return None
             due = (slot for slot in self._at(Place.ASIDE) if due_s is None or slot.not_before_s <= due_s)
-            return self._attended_by(hand, next(due, None))
+            slot = next(due, None)
+            if slot is not None:
+                slot.place = hand
+            return slot
 
     def attend_all_idle(self, hand: Hand) -> list[PooledSlot]:
         """Take all slots that no block uses into a hand, which forgets them."""
@@ -278,12 +281,6 @@ class SlotRegistry:
             for slot in idle:
                 slot.place = hand
             return idle
-
-    @staticmethod
-    def _attended_by(hand: Hand, slot: PooledSlot | None) -> PooledSlot | None:
-        if slot is not None:
-            slot.place = hand
-        return slot
 
     def make_due(self) -> None:
         """Make all slots that were put aside due now."""
@@ -314,7 +311,6 @@ class SlotRegistry:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether a recovery is in progress."""
         return self._recovery is not None
 
     def in_hand(self) -> set[int]:
@@ -366,7 +362,7 @@ class SlotRegistry:
 
     def _at(self, place: Place) -> list[PooledSlot]:
         """Return the slots at a place, in their order there."""
-        return sorted((slot for slot in self._every if slot.place is place), key=_order)
+        return sorted((slot for slot in self._every if slot.place is place), key=attrgetter("order"))
 
     def remove_idle(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
         """Remove and return those of these slots that no block uses."""
@@ -387,10 +383,6 @@ class SlotRegistry:
                 tuple(slot.coordinator.transactional_id for slot in aside),
                 tuple(found for slot in every if (found := slot.coordinator.refused) is not None),
             )
-
-
-def _order(slot: PooledSlot) -> int:
-    return slot.order
 
 
 def _is_attended(slot: PooledSlot) -> bool:
