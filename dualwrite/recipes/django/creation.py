@@ -6,9 +6,10 @@ publishes has tied the original ids to the original database.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
+from django.db.backends.base.creation import BaseDatabaseCreation
 
 from dualwrite.recipes.django.pools import close_pools, schema_of
 from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE
@@ -16,37 +17,22 @@ from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE
 
-if TYPE_CHECKING:
-    from django.db.backends.base.creation import BaseDatabaseCreation
-
-    class _Creation(BaseDatabaseCreation):
-        """Members missing from Django's stubs."""
-
-        connection: Any
-
-        def _clone_test_db(self, suffix: str, *arguments: Any, **keywords: Any) -> None: ...
-        def get_test_db_clone_settings(self, suffix: str) -> dict[str, Any]: ...
-        def _destroy_test_db(self, *arguments: Any, **keywords: Any) -> None: ...
-else:
-    _Creation = object
-
-
 _TIED_TO_THE_DATABASE: Final = (IDENTITY_TABLE, STATE_TABLE, LEASE_TABLE, OUTBOX_TABLE)
 
 
-class ClosesPools(_Creation):
+class ClosesPools(BaseDatabaseCreation):
     """A mixin for the `DatabaseCreation` of each ENGINE with dual writes; it comes first among the bases."""
 
     def _clone_test_db(self, suffix: str, *arguments: Any, **keywords: Any) -> None:
         close_pools(self.connection.alias)
-        super()._clone_test_db(suffix, *arguments, **keywords)
+        super()._clone_test_db(suffix, *arguments, **keywords)  # type: ignore[misc]  # the stubs lack it
         clone = self.connection.copy()
         clone.settings_dict["NAME"] = self.get_test_db_clone_settings(suffix)["NAME"]
         forget_dual_writes(clone)
 
     def _destroy_test_db(self, *arguments: Any, **keywords: Any) -> None:
         close_pools(self.connection.alias)
-        super()._destroy_test_db(*arguments, **keywords)
+        super()._destroy_test_db(*arguments, **keywords)  # type: ignore[misc]  # the stubs lack it
 
 
 def forget_dual_writes(connection: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -45,11 +46,14 @@ class Begun(DatabaseTransaction, Protocol):
 
 
 class DjangoDualWrite(DualWrite):
-    """The dual write of one database transaction, from its first record on."""
+    """The dual write of one database transaction, from its first record on; `commit` ends it."""
 
-    def __init__(self, begun: Begun, records: RecordBuffer) -> None:
+    def __init__(
+        self, begun: Begun, records: RecordBuffer, commit: Callable[[DualWriteProgress], Coroutine[Any, Any, None]]
+    ) -> None:
         super().__init__(begun, records)
         self._followed = begun
+        self._commit = commit
         self._process_id = os.getpid()
         self._has_left = False
         """Whether Django has its connection back."""
@@ -94,7 +98,7 @@ class DjangoDualWrite(DualWrite):
             raise IllegalStateError(_OF_THE_PARENT)
         write = self.progress
         try:
-            blocking.run(commit_at_end(write, self._commit_records))
+            blocking.run(commit_at_end(write, self._commit))
         except BaseException as error:
             if write.outcome is None and not write.database.commit_was_sent:
                 blocking.run(roll_back_database(write))
@@ -102,9 +106,6 @@ class DjangoDualWrite(DualWrite):
             raise
         finally:
             self.leave()
-
-    async def _commit_records(self, write: DualWriteProgress) -> None:
-        raise NotImplementedError
 
     def drop(self) -> None:
         """Drop the records, because the transaction is rolled back; the connection is Django's again."""
@@ -128,17 +129,6 @@ class DjangoDualWrite(DualWrite):
         self._has_left = True
 
 
-class PublishedWrite(DjangoDualWrite):
-    """A dual write under a transactional id of the process's pool."""
-
-    def __init__(self, begun: Begun, records: RecordBuffer, pool: Pool) -> None:
-        super().__init__(begun, records)
-        self._slots = pool.slots
-
-    async def _commit_records(self, write: DualWriteProgress) -> None:
-        await self._slots.commit_in_turn(write)
-
-
 captured: Final[dict[str, list[list[BufferedRecord]]]] = {}
 """By alias, the lists of the open `captured_records()`, for all threads: a live server has its own."""
 
@@ -154,19 +144,13 @@ def capture_of(connection: BaseDatabaseWrapper) -> list[BufferedRecord] | None:
     return lists[-1] if lists else None
 
 
-class CapturedWrite(DjangoDualWrite):
-    """A transaction of a test, whose records are kept for the test and not published; Kafka is not needed."""
-
-    def __init__(self, begun: Begun, records: RecordBuffer, kept: list[BufferedRecord]) -> None:
-        super().__init__(begun, records)
-        self._kept = kept
-
-    async def _commit_records(self, write: DualWriteProgress) -> None:
-        if self._kept is _NEVER_COMMITTED:
-            raise IllegalStateError(_OF_A_TEST)
-        await flush_block(write)
-        await commit_database_alone(write)
-        self._kept.extend(self.entries)
+async def commit_captured(kept: list[BufferedRecord], write: DualWriteProgress) -> None:
+    """Commit the transaction of a test, whose records are kept and not published; Kafka is not needed."""
+    if kept is _NEVER_COMMITTED:
+        raise IllegalStateError(_OF_A_TEST)
+    await flush_block(write)
+    await commit_database_alone(write)
+    kept.extend(write.records.records)
 
 
 class FailedBegin:

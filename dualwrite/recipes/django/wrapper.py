@@ -9,8 +9,10 @@ each driver.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from functools import partial
+from typing import Any, Final, NoReturn
 
+import sqlalchemy as sa
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import debug_transaction
 from django.db.utils import Error, ProgrammingError
@@ -22,38 +24,15 @@ from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
 from dualwrite.recipes.django.transaction import (
     Begun,
-    CapturedWrite,
     DjangoDualWrite,
     FailedBegin,
     Pool,
-    PublishedWrite,
     capture_of,
+    commit_captured,
 )
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
 
-    class _Wrapper(BaseDatabaseWrapper):
-        """Members missing from Django's stubs."""
-
-        closed_in_transaction: bool
-
-        def get_new_connection(self, conn_params: Any) -> Any: ...
-        def create_cursor(self, name: Any = None) -> Any: ...
-        def _set_autocommit(self, autocommit: bool) -> None: ...
-        def _commit(self) -> None: ...
-        def _rollback(self) -> None: ...
-        def _savepoint(self, sid: str) -> None: ...
-        def _savepoint_rollback(self, sid: str) -> None: ...
-        def _close(self) -> None: ...
-        def set_autocommit(
-            self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = ...
-        ) -> None: ...
-else:
-    _Wrapper = BaseDatabaseWrapper
-
-
-class DualWriteWrapper(_Wrapper):
+class DualWriteWrapper(BaseDatabaseWrapper):
     """The base of all ENGINEs with dual writes; each driver adds a mixin for its `DatabaseWrapper`."""
 
     _dual_write: DjangoDualWrite | None = None
@@ -187,7 +166,8 @@ class DualWriteWrapper(_Wrapper):
         with self.wrap_database_errors, self.driver_errors():
             records = pool.new_records()
             begun = self.begin_transaction(pool, records, publishes=kept is None)
-            return PublishedWrite(begun, records, pool) if kept is None else CapturedWrite(begun, records, kept)
+            commit = pool.slots.commit_in_turn if kept is None else partial(commit_captured, kept)
+            return DjangoDualWrite(begun, records, commit)
 
     def assert_begun(self) -> None:
         """Raise TransactionDoomedError if a dual write could not begin in the current transaction."""
@@ -195,12 +175,12 @@ class DualWriteWrapper(_Wrapper):
             raise self._failed_begin.doomed()
 
     def _savepoint(self, sid: str) -> None:
-        super()._savepoint(sid)
+        super()._savepoint(sid)  # type: ignore[misc]  # the stubs lack it
         if self._failed_begin is not None:
             self._failed_begin.savepoint(sid)
 
     def _savepoint_rollback(self, sid: str) -> None:
-        super()._savepoint_rollback(sid)
+        super()._savepoint_rollback(sid)  # type: ignore[misc]  # the stubs lack it
         if self._failed_begin is not None and self._failed_begin.is_undone_by(sid):
             self._failed_begin = None
 
@@ -227,7 +207,7 @@ class DualWriteWrapper(_Wrapper):
             self._refuse_commit(self._failed_begin)
         write = self.open_dual_write
         if write is None:
-            super()._commit()
+            super()._commit()  # type: ignore[misc]  # the stubs lack it
             return
         try:
             with debug_transaction(self, "COMMIT"), self.wrap_database_errors, self.driver_errors():
@@ -278,14 +258,14 @@ class DualWriteWrapper(_Wrapper):
         if self._dual_write is not None:
             self._let_go(self._dual_write)
         try:
-            super()._rollback()
+            super()._rollback()  # type: ignore[misc]  # the stubs lack it
         except TransactionEndedInsideError:
             self.close()  # an interruption came after a dual write began, and before it was noted here
         self._failed_begin = self._dual_write = None  # last: until then, this can be repeated
 
     def _close(self) -> None:
         self._drop_dual_write()
-        super()._close()
+        super()._close()  # type: ignore[misc]  # the stubs lack it
 
     def _leave_connection(self) -> None:
         """Give up a connection whose socket belongs to the process that forked, and send nothing on it."""

@@ -40,7 +40,6 @@ class Guard:
         self._refused_ending = failure
 
     def start(self) -> None:
-        """Track all statements and calls on the connection."""
         own = vars(self._driver)
         self._before = {name: own[name] for name in _REPLACED if name in own}
         # in one step, which no signal handler can split: `stop` restores all of it

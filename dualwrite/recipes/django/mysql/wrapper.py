@@ -109,7 +109,7 @@ class MySqlDualWrites(DualWriteWrapper):
         `atomic()` does so after COMMIT. Ignore a connection lost in between: the commit already succeeded.
         """
         try:
-            super()._set_autocommit(autocommit)
+            super()._set_autocommit(autocommit)  # type: ignore[misc]  # the stubs lack it
             forget_undone(self.connection)
         except Error as error:
             if not (autocommit and self.has_just_decided):
