@@ -83,15 +83,12 @@ class PooledConnections(Connections):
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise self._timeout(self._wait_ms) from error
-
-    def _timeout(self, wait_ms: int) -> PoolTimeoutError:
-        return PoolTimeoutError(
-            f"no connection of the asyncpg.Pool became free for this block within {wait_ms} ms (max_size="
-            f"{self._pool.get_max_size()}); nothing was written: try again later, make blocks shorter, give the "
-            "asyncpg.Pool a larger max_size, or raise the limit (acquire_timeout_ms, or lock_timeout_ms of a writer "
-            "with one id)"
-        )
+            raise PoolTimeoutError(
+                f"no connection of the asyncpg.Pool became free for this block within {self._wait_ms} ms (max_size="
+                f"{self._pool.get_max_size()}); nothing was written: try again later, make blocks shorter, give the "
+                "asyncpg.Pool a larger max_size, or raise the limit (acquire_timeout_ms, or lock_timeout_ms of a "
+                "writer with one id)"
+            ) from error
 
     async def release(self, connection: Any) -> None:
         """Give the connection back. If that fails, its pool drops it, and the block has succeeded all the same."""

@@ -92,8 +92,6 @@ class AsyncpgTransaction(PostgresTransaction):
 
 
 class AsyncpgDatabase(PostgresDatabase[AsyncpgTransaction]):
-    """`Database` on asyncpg's connections."""
-
     errors = driver.ERRORS
     transaction_class = AsyncpgTransaction
 

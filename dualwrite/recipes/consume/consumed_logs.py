@@ -173,7 +173,6 @@ def find_gaps(records: Iterable[ConsumedRecord], expected: Mapping[TopicPartitio
 
 
 def first_offsets(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int]:
-    """Return the offset of the first record of each partition."""
     first: dict[TopicPartition, int] = {}
     for record in records:
         first.setdefault(record.topic_partition, record.offset)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 
 class _Statements:
-    """The statements on the offset table, by its full name."""
-
     def __init__(self, pinned: PinnedTables) -> None:
         self.schema = pinned.schema
         table = in_schema(kafka_consumed_offset, pinned.schema)

@@ -136,13 +136,10 @@ class ExactlyOnce:
             self._stopped = (ConsumerStoppedError,)
             return {"listener": listener(ConsumerRebalanceListener, self._new_partitions)}
 
-        def assigned(*given: Any) -> None:
-            self._adapter.on_assign(*given)
-
         def revoked(*given: Any) -> None:
             self._adapter.on_revoke(*given)
 
-        return {"on_assign": assigned, "on_revoke": revoked, "on_lost": revoked}
+        return {"on_assign": lambda *given: self._adapter.on_assign(*given), "on_revoke": revoked, "on_lost": revoked}
 
     # ---- FastStream's loop ------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ _SELECT: Final = f"SELECT stored_at_ms FROM {OUTBOX_TABLE} WHERE {_OF_ROW}"
 _BEGIN: Final = f"UPDATE {OUTBOX_TABLE} SET stored_at_ms = :now WHERE {_OF_ROW} AND stored_at_ms = 0"
 _END: Final = f"UPDATE {OUTBOX_TABLE} SET stored_at_ms = 0 WHERE transactional_id = :id AND seq IN (0, -1)"
 _INSERT_ASKED: Final = f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms) VALUES (:id, -1, 0)"
-_UNNUMBERED: Final = -(2**63) + 1
+UNNUMBERED: Final = -(2**63) + 1
 """The number of a row that is to become number 0, for which MySQL would choose another."""
 
 
@@ -73,8 +73,8 @@ DIALECTS: Final[Mapping[str, DiversionDialect]] = {
         f"{_SELECT} LOCK IN SHARE MODE",
         f"{_SELECT} FOR UPDATE",
         insert=(
-            f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms) VALUES (:id, {_UNNUMBERED}, 0)",
-            f"UPDATE {OUTBOX_TABLE} SET seq = 0 WHERE transactional_id = :id AND seq = {_UNNUMBERED}",
+            f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms) VALUES (:id, {UNNUMBERED}, 0)",
+            f"UPDATE {OUTBOX_TABLE} SET seq = 0 WHERE transactional_id = :id AND seq = {UNNUMBERED}",
         ),
     ),
     "sqlite": DiversionDialect(

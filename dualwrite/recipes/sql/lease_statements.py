@@ -14,12 +14,11 @@ from typing import Any, Final, TypeVar
 
 from dualwrite.recipes.core.leases import Lease, slot_of
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.sql.pinned_tables import Statements
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, Statements
 
 ResultT = TypeVar("ResultT")
 
 LEASE_TABLE: Final = "kafka_transaction_lease"
-_STATE_TABLE: Final = "kafka_transaction_state"
 
 POSTGRES_NOW_MS: Final = "CAST(date_part('epoch', clock_timestamp()) * 1000 AS bigint)"
 """Milliseconds since 1970 by PostgreSQL's clock."""
@@ -39,7 +38,7 @@ SELECT_HELD: Final = f"SELECT prefix, slot FROM {LEASE_TABLE} WHERE owner IS NOT
 _OF_PREFIX: Final = "prefix = :prefix"
 _OF_SLOT: Final = f"{_OF_PREFIX} AND slot = :slot"
 _OURS: Final = "owner = :owner"
-_STATE_IDS: Final = f"SELECT transactional_id FROM {_STATE_TABLE} WHERE transactional_id LIKE :pattern ESCAPE '/'"
+_STATE_IDS: Final = f"SELECT transactional_id FROM {STATE_TABLE} WHERE transactional_id LIKE :pattern ESCAPE '/'"
 _KNOWN: Final = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_PREFIX}"
 _ADOPT: Final = f"INSERT INTO {LEASE_TABLE} (prefix, slot, owner, expires_at_ms) VALUES (:prefix, :slot, '', 0)"
 _HELD: Final = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_SLOT} AND {_OURS}"
@@ -135,7 +134,7 @@ class TableLeases(ABC):
         await self._unless_beaten(self._adopt)
 
     async def _adopt(self, transaction: Statements) -> bool:
-        if not await transaction.has_table(_STATE_TABLE):
+        if not await transaction.has_table(STATE_TABLE):
             return False
         ids = await transaction.rows(_STATE_IDS, {"pattern": f"{_escaped(self._prefix)}-%"})
         known = {slot for (slot,) in await transaction.rows(_KNOWN, {"prefix": self._prefix})}

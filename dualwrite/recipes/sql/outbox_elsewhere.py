@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from dualwrite.recipes.core.record_block import token_of
 from dualwrite.recipes.core.store import Added, Sent, StoredBlock
+from dualwrite.recipes.sql.diversion_statements import UNNUMBERED
 from dualwrite.recipes.sql.lease_statements import NOW_MS
 from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
 from dualwrite.recipes.sql.outbox_steps import (
@@ -37,10 +38,6 @@ from dualwrite.recipes.sql.outbox_steps import (
     gone,
 )
 from dualwrite.recipes.sql.pinned_tables import PinnedStatements
-
-_UNNUMBERED: Final = -(2**63) + 1
-"""The number of a row that is to become number 0, for which MySQL would choose another."""
-
 
 _COLUMNS: Final = "transactional_id, seq, stored_at_ms"
 
@@ -109,8 +106,8 @@ class SqlOfSteps(OutboxSql):
             " forgotten = CASE WHEN :forgotten > coalesce(forgotten, 0) THEN :forgotten ELSE forgotten END"
             f" WHERE {OF_ID} AND seq = 0"
         )
-        self.insert_head = f"INSERT INTO {OUTBOX_TABLE} ({_COLUMNS}) VALUES (:id, {_UNNUMBERED}, 0)"
-        self.number_head = f"UPDATE {OUTBOX_TABLE} SET seq = 0 WHERE {OF_ID} AND seq = {_UNNUMBERED}"
+        self.insert_head = f"INSERT INTO {OUTBOX_TABLE} ({_COLUMNS}) VALUES (:id, {UNNUMBERED}, 0)"
+        self.number_head = f"UPDATE {OUTBOX_TABLE} SET seq = 0 WHERE {OF_ID} AND seq = {UNNUMBERED}"
 
 
 OF_MYSQL: Final = SqlOfSteps(_MYSQL)

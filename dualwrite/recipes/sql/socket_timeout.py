@@ -21,7 +21,9 @@ class SocketTimeout:
 
     def __init__(self, connection: Any, after_s: float) -> None:
         # a duplicate: by then, the driver may have closed its socket and another one may have the same number
-        self._socket = _duplicate(fileno_of(connection))
+        fileno = fileno_of(connection)
+        # the family does not matter for a shutdown
+        self._socket = None if fileno is None else socket.fromfd(fileno, socket.AF_INET, socket.SOCK_STREAM)
         self._timer = threading.Timer(after_s, self._fire)
         self._timer.daemon = True
         self._ending = threading.Lock()
@@ -59,9 +61,3 @@ def fileno_of(connection: Any) -> int | None:
     found = getattr(connection, "_sock", None) or connection
     fileno = getattr(found, "fileno", None)
     return None if fileno is None else int(fileno())
-
-
-def _duplicate(fileno: int | None) -> socket.socket | None:
-    if fileno is None:
-        return None
-    return socket.fromfd(fileno, socket.AF_INET, socket.SOCK_STREAM)  # the family does not matter for a shutdown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -52,7 +52,7 @@ def lock_row(connection: sa.Connection, select: str, row: Mapping[str, str], tim
         return lock("")
     whole_s, rest_ms = divmod(timeout_ms, 1000)
     if not _can_skip(connection.dialect):
-        with _lock_wait_limit(connection, whole_s + bool(rest_ms)):
+        with lock_wait_limit(connection, timeout_ms):
             return lock("")
     value = lock(" SKIP LOCKED")
     while value is None and rest_ms > 0:  # the server itself counts in whole seconds only
@@ -63,7 +63,7 @@ def lock_row(connection: sa.Connection, select: str, row: Mapping[str, str], tim
         return value
     if whole_s == 0:
         return lock(" NOWAIT")  # no row, or no lock?
-    with _lock_wait_limit(connection, whole_s):
+    with lock_wait_limit(connection, whole_s * 1000):
         return lock("")
 
 
@@ -73,25 +73,20 @@ def _can_skip(dialect: sa.Dialect) -> bool:
 
 
 @contextmanager
-def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None]:
-    """Limit how long statements wait for locks. The session's setting outlives a transaction, so it is restored."""
+def lock_wait_limit(connection: sa.Connection, timeout_ms: int = INSERT_TIMEOUT_MS) -> Iterator[None]:
+    """Limit waits for locks, to `INSERT_TIMEOUT_MS` where this process itself may hold them.
+
+    Under REPEATABLE READ a SKIP LOCKED that finds no row locks the gap behind the row. So a dual write of a pool that
+    had to wait for a slot, and then lost it, would wait for its own transaction when it inserts a row: a deadlock
+    invisible to the server. The session's setting outlives a transaction, so it is restored.
+    """
     before = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar()
-    connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {max(timeout_s, 1)}")
+    connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {max(-(-timeout_ms // 1000), 1)}")
     try:
         yield
     finally:
         if not connection.invalidated:
             connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {before}")
-
-
-def lock_wait_limit(connection: sa.Connection, timeout_ms: int = INSERT_TIMEOUT_MS) -> AbstractContextManager[None]:
-    """Limit waits for locks, to `INSERT_TIMEOUT_MS` where this process itself may hold them.
-
-    Under REPEATABLE READ a SKIP LOCKED that finds no row locks the gap behind the row. So a dual write of a pool that
-    had to wait for a slot, and then lost it, would wait for its own transaction when it inserts a row: a deadlock
-    invisible to the server.
-    """
-    return _lock_wait_limit(connection, -(-timeout_ms // 1000))
 
 
 # ---- the mark -------------------------------------------------------------------------------------------------------

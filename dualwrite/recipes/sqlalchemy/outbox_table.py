@@ -16,7 +16,7 @@ from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sqlalchemy.engines import is_mysql
-from dualwrite.recipes.sqlalchemy.tables import create_missing, exact_text, pinned_tables, schema_for
+from dualwrite.recipes.sqlalchemy.tables import create_missing, exact_text, own_table, pinned_tables, schema_for
 
 
 class _Numbered(mysql.BIGINT):
@@ -33,9 +33,8 @@ def _numbers_by_key(*_: Any, dialect: sa.Dialect, **__: Any) -> bool:
     return is_mysql(dialect)
 
 
-kafka_transaction_outbox = sa.Table(
+kafka_transaction_outbox = own_table(
     OUTBOX_TABLE,
-    sa.MetaData(),
     sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column(
         "seq",
@@ -55,8 +54,6 @@ kafka_transaction_outbox = sa.Table(
     sa.Column("forgotten", sa.BigInteger, nullable=True),
     sa.Column("prepared_transaction_state", sa.String(64), nullable=True),
     sa.UniqueConstraint("seq", "transactional_id").ddl_if(callable_=_numbers_by_key),
-    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
-    mariadb_engine="InnoDB",
 )
 
 

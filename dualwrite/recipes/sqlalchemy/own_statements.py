@@ -26,7 +26,6 @@ def for_own_use(engine: sa.Engine) -> sa.Engine:
 
 
 def own_text(sql: str) -> sa.TextClause:
-    """Return a statement of our own."""
     return sa.text(sql).execution_options(**{OWN: True})
 
 

@@ -23,7 +23,7 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
 )
 from dualwrite.recipes.sql import state_statements
-from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, Pin, PinnedTables
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import engine_without_pool, is_mysql, shares_one_connection
@@ -37,22 +37,17 @@ from dualwrite.recipes.sqlalchemy.tables import (
     exact_text,
     found_identity,
     kafka_transaction_database,
+    own_table,
     pinned_tables,
     schema_for,
 )
 
-metadata = sa.MetaData()
-
-
-kafka_transaction_state = sa.Table(
-    "kafka_transaction_state",
-    metadata,
+kafka_transaction_state = own_table(
+    STATE_TABLE,
     sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     sa.Column("manifest", sa.Text, nullable=True),
-    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
-    mariadb_engine="InnoDB",
 )
 
 

@@ -55,6 +55,11 @@ def exact_text(length: int) -> sa.types.TypeEngine[str]:
     return sa.String(length).with_variant(exact, "mysql", "mariadb")
 
 
+def own_table(name: str, *columns: sa.Column[Any] | sa.UniqueConstraint) -> sa.Table:
+    """Return a table of ours, on MySQL in InnoDB regardless of its default: most other engines have no transactions."""
+    return sa.Table(name, sa.MetaData(), *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+
+
 _LONGEST_NAME: Final = 255
 """Of a group or a topic, in characters. Kafka limits topics to 249."""
 
@@ -119,16 +124,13 @@ def _quoted(connection: sa.Connection, schema: str | None) -> PinnedTables:
 
 # The row is made at first use, not by a script, which would give every database the same suffix.
 
-kafka_transaction_database = sa.Table(
+kafka_transaction_database = own_table(
     IDENTITY_TABLE,
-    sa.MetaData(),
     sa.Column("only_row", sa.Integer, sa.CheckConstraint("only_row = 1"), primary_key=True, autoincrement=False),
     sa.Column("suffix", sa.String(16), nullable=False),
     sa.Column("made_in_server", sa.String(64), nullable=True),
     sa.Column("made_in_database", sa.String(64), nullable=True),
     sa.Column("made_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
-    mariadb_engine="InnoDB",
 )
 
 
@@ -192,15 +194,12 @@ def note_place(connection: sa.Connection, pinned: PinnedTables) -> None:
 
 # ---- leases of transactional ids -----------------------------------------------------------------------------------
 
-kafka_transaction_lease = sa.Table(
+kafka_transaction_lease = own_table(
     LEASE_TABLE,
-    sa.MetaData(),
     sa.Column("prefix", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("owner", exact_text(64), nullable=True),
     sa.Column("expires_at_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
-    mariadb_engine="InnoDB",
 )
 
 

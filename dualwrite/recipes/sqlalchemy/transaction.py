@@ -314,13 +314,10 @@ class SqlAlchemyTransaction:
 
     def doom(self, error: BaseException) -> None:
         """Allow this dual write, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
-        if self._is_in_savepoint():
+        if self.connection.in_nested_transaction():
             self._records.refuse(error)
         else:
             self._doom_all(error)
-
-    def _is_in_savepoint(self) -> bool:
-        return self.connection.in_nested_transaction()
 
     def _doom_all(self, error: BaseException) -> None:
         if self._failure is None:
@@ -346,7 +343,8 @@ class SqlAlchemyTransaction:
         if self._is_still_written is not None:
             self._assert_still_decides(self._is_still_written)
         elif self.message is None and self.has_hooks and self.connection.dialect.name == "postgresql":
-            self._assert_not_failed()
+            self.commit_was_sent = False
+            self.connection.exec_driver_sql("SELECT 1")  # fails if the transaction has
         self.commit_was_sent = self.has_arrived = True
         send_commit()
 
@@ -362,10 +360,6 @@ class SqlAlchemyTransaction:
             if not is_still_written():
                 self.commit_was_sent = self._is_added  # a hook may have committed what is published by now
                 raise TransactionEndedInsideError(_UNDONE)
-
-    def _assert_not_failed(self) -> None:
-        self.commit_was_sent = False
-        self.connection.exec_driver_sql("SELECT 1")
 
     @property
     def has_hooks(self) -> bool:
@@ -387,7 +381,7 @@ class SqlAlchemyTransaction:
         # MySQL rolls the whole transaction back after a deadlock, and then a savepoint is missing. The effect of an
         # interrupted statement is unknown.
         if (
-            not self._is_in_savepoint()
+            not self.connection.in_nested_transaction()
             or (statement is not None and effect_of(statement, self._grammar) is not None)
             or not isinstance(error, Exception)
             or (self._is_on_mysql and is_conflict(error))
