@@ -149,6 +149,12 @@ def of_connections(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name.replace(".", "_") not in PUBLISHING}
 
 
+def shared_with_admin(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a producer's settings that `TransactionAdmin` takes too."""
+    names = {field.name for field in fields(AdminConfig)}
+    return {name: value for name, value in settings.items() if name.replace(".", "_") in names}
+
+
 _Parsers = Mapping[str, Callable[[str, Any], Any]]
 """The allowed settings, each with the function that parses it."""
 

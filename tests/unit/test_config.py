@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.config import AdminConfig, ProducerConfig
+from dualwrite.config import AdminConfig, ProducerConfig, shared_with_admin
 from dualwrite.errors import ConfigError
 from dualwrite.producer import Producer
 
@@ -140,3 +140,10 @@ def test_administration_reads_the_same_settings_by_the_same_rules() -> None:
     ]:
         with pytest.raises(ConfigError, match=words):
             AdminConfig.parse(None, settings)
+
+
+def test_a_client_for_admin_requests_gets_a_producers_settings_however_they_are_written() -> None:
+    given = {"bootstrap.servers": "h:1", "client_id": "x", "security.protocol": "SSL", "linger_ms": 1, "acks": "all"}
+    shared = {"bootstrap.servers": "h:1", "client_id": "x", "security.protocol": "SSL"}
+    assert shared_with_admin(given) == shared
+    assert AdminConfig.parse(None, shared).client_id == "x"

@@ -16,13 +16,12 @@ import logging
 import sys
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin
 from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.records.record import TopicPartition
-from dualwrite.config import AdminConfig
+from dualwrite.config import shared_with_admin
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
 from dualwrite.recipes.core.waiting import TASKS
@@ -234,7 +233,6 @@ def _missing(partition: TopicPartition, gap: Gap, before: Gap) -> ConsumedRecord
 
 # ---- topic ids ------------------------------------------------------------------------------------------------------
 
-_SETTINGS: Final = frozenset(field.name for field in fields(AdminConfig))
 _TIMEOUT_MS: Final = 30_000
 
 
@@ -245,7 +243,7 @@ class WriterTopicIds:
     """
 
     def __init__(self, writer: Any) -> None:
-        self._settings = {name: value for name, value in writer.producer_settings.items() if name in _SETTINGS}
+        self._settings = shared_with_admin(writer.producer_settings)
         self._is_awaited = writer.backend.waiting is TASKS
         self._io: IoThread | None = None
         self._admin: AsyncTransactionAdmin

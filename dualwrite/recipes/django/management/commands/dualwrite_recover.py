@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from dataclasses import fields
 from typing import Any, Final
 
 import sqlalchemy as sa
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from dualwrite.config import AdminConfig
+from dualwrite.config import shared_with_admin
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.django.pools import new_pool, schema_of
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
@@ -18,9 +17,6 @@ from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS, Found, Recove
 
 _LEFT: Final = 1
 """The exit code of `dualwrite recover` too, if it could not complete everything."""
-
-_OF_CONNECTIONS: Final = {each.name for each in fields(AdminConfig)}
-"""Producer settings that recovery shares; it sends records again as they are."""
 
 
 class Command(BaseCommand):
@@ -75,7 +71,7 @@ def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min
         prefix="" if everything else f"{prefix}-",
         min_age_ms=int(min_age * 1000),
         schema=schema_of(connection),
-        **{name: value for name, value in given.items() if name.replace(".", "_") in _OF_CONNECTIONS},
+        **shared_with_admin(given),  # it sends records again as they are
     ) as service:
         return service.recover() if apply else service.plan()
 
