@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 
@@ -16,6 +16,7 @@ from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.statement_watch import NOT_READY
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.sql.pinned_tables import Pin
+from dualwrite.recipes.sql.postgres import ISOLATION
 from dualwrite.recipes.sql.postgres_steps import RequiredPlace
 
 
@@ -100,10 +101,7 @@ class AsyncpgDatabase(PostgresDatabase[AsyncpgTransaction]):
         if driver.is_idle(raw):
             return None
         try:
-            found, _ = await driver.fetch(raw, _ISOLATION, {})
+            found, _ = await driver.fetch(raw, ISOLATION, {})
         except asyncpg.InFailedSQLTransactionError as error:
             raise IllegalStateError(NOT_READY) from error
         return str(found[0][0])
-
-
-_ISOLATION: Final = "SELECT current_setting('transaction_isolation')"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 from dualwrite.admin import TransactionAdmin
@@ -30,18 +31,15 @@ class LogEnds:
         self._admin = admin
         self._connection = connection
         self._timeout_ms = min(timeout_ms, DURABLE_MS)
-        self._made: ParticipantProducer | None = None
 
-    @property
+    @cached_property
     def _reader(self) -> ParticipantProducer:
-        if self._made is None:
-            self._made = ParticipantProducer(**self._connection)
-        return self._made
+        return ParticipantProducer(**self._connection)
 
     def close(self) -> None:
         """Close the connection; idempotent."""
-        if self._made is not None:
-            self._made.close()
+        if "_reader" in vars(self):
+            self._reader.close()
 
     def read(self, seen: Seen) -> Seen:
         """Read from the log how the row's transaction ended, if only the log can tell. It has ended for good."""

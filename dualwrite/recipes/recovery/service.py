@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 import sqlalchemy as sa
@@ -187,9 +186,7 @@ class RecoveryService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         self.close()
 
     # ---- one round ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualwrite.recipes.core.own_transactions import in_own_transaction
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction
+from dualwrite.recipes.core.store import Added, Backlog
 from dualwrite.recipes.sql.diversion_statements import DiversionRow
 from dualwrite.recipes.sql.outbox_statements import MAY_VACUUM, VACUUM
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxSql
@@ -53,21 +53,16 @@ class DatabaseWithOutbox(ABC):
             if not self._was_inserted_by_others(error):
                 raise
 
-    async def diversion(
-        self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None
-    ) -> DiversionRow:
-        of_ours: Any = database
-        found: DiversionRow = await of_ours.diversion(name, timeout_ms)
+    async def diversion(self, database: Any, name: str, *, timeout_ms: int | None = None) -> DiversionRow:
+        found: DiversionRow = await database.diversion(name, timeout_ms)
         return found
 
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
-        of_ours: Any = block
-        added: Added = await of_ours.add_to_outbox(transactional_id, content)
+    async def add(self, block: Any, transactional_id: str, content: bytes) -> Added:
+        added: Added = await block.add_to_outbox(transactional_id, content)
         return added
 
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
-        of_ours: Any = database
-        found: bool | None = await of_ours.outbox.was_committed(transactional_id, added)
+    async def was_committed(self, database: Any, transactional_id: str, added: Added) -> bool | None:
+        found: bool | None = await database.outbox.was_committed(transactional_id, added)
         return found
 
     async def has_waiting(self, transactional_id: str) -> bool:

@@ -83,7 +83,7 @@ SELECT_FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
 LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
 SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
 
-_ISOLATION: Final = "SELECT current_setting('transaction_isolation')"
+ISOLATION: Final = "SELECT current_setting('transaction_isolation')"
 _INSERT_UNLESS_HIDDEN: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) VALUES (CAST(:id AS varchar))"
     " ON CONFLICT DO NOTHING RETURNING transactional_id"
@@ -107,7 +107,7 @@ def assert_no_row(pinned: PinnedTables, transactional_id: str) -> Query[None]:
     roll back in any case: if there is no row, this inserts it.
     """
     yield from assert_still_there(pinned)
-    ((level,),) = yield _ISOLATION, {}
+    ((level,),) = yield ISOLATION, {}
     if not sees_now(level):
         yield pinned.sql(_INSERT_UNLESS_HIDDEN), {"id": transactional_id}
 

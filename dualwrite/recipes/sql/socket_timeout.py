@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -33,9 +32,7 @@ class SocketTimeout:
         self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *how: object) -> None:
         self._timer.cancel()
         with self._ending:
             if self._socket is not None:
