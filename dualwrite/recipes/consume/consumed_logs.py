@@ -23,7 +23,7 @@ from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import shared_with_admin
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError
-from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
+from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter, Positions
 from dualwrite.recipes.core.waiting import TASKS
 
 _log = logging.getLogger(__name__)
@@ -66,14 +66,14 @@ class ConsumedLogs:
             self._doubted.discard(partition)
 
     @property
-    def next_offsets(self) -> Mapping[TopicPartition, int]:
+    def next_offsets(self) -> Positions:
         """The known offsets of the next records to be written."""
         return self._next
 
     async def place(
         self,
         partitions: Collection[TopicPartition],
-        positions: Mapping[TopicPartition, int],
+        positions: Positions,
         stored_ids: Mapping[TopicPartition, str | None],
     ) -> None:
         """Check the stored positions, at which the consumer resumes, against the logs.
@@ -91,12 +91,12 @@ class ConsumedLogs:
                 raise _lost_its_end(partition, positions[partition], end)
         self.placed(positions)
 
-    def placed(self, positions: Mapping[TopicPartition, int]) -> None:
+    def placed(self, positions: Positions) -> None:
         """Note the positions at which the consumer resumes."""
         self._next.update(positions)
         self._doubted |= positions.keys()
 
-    def written(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def written(self, next_offsets: Positions) -> None:
         """Note that all records before these offsets are written."""
         self._next.update(next_offsets)
 
@@ -158,7 +158,7 @@ class ConsumedLogs:
         return None
 
 
-def find_gaps(records: Iterable[ConsumedRecord], expected: Mapping[TopicPartition, int]) -> dict[TopicPartition, Gap]:
+def find_gaps(records: Iterable[ConsumedRecord], expected: Positions) -> dict[TopicPartition, Gap]:
     """Return the first gap of each partition."""
     gaps: dict[TopicPartition, Gap] = {}
     following = dict(expected)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError
-from dualwrite.recipes.consume.consumers import ConsumerAdapter
+from dualwrite.recipes.consume.consumers import ConsumerAdapter, Positions
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
@@ -109,9 +109,7 @@ class OffsetsInDatabase:
         """Return the same table for one more consumer, which does not share the positions of another one."""
         return type(self)(self._given_engine, create_table=self._create_table, schema=self._schema)
 
-    async def start(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
+    async def start(self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]) -> Positions:
         """Return where to resume newly assigned partitions; those left out follow the group's own offsets."""
         stored = await self._carry(lambda: self._stored(consumer.group_id))
         for partition in partitions:
@@ -141,9 +139,7 @@ class OffsetsInDatabase:
                 self._statements = _Statements(home(connection, self._schema, kafka_consumed_offset.name))
         return self._statements
 
-    async def kept(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
+    async def kept(self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]) -> Positions:
         """Return the positions of partitions that follow the group's offsets: no row has one."""
         return {}
 
@@ -156,7 +152,7 @@ class OffsetsInDatabase:
         self,
         tx: DualWrite,
         membership: ConsumerGroupMetadata,
-        next_offsets: Mapping[TopicPartition, int],
+        next_offsets: Positions,
         topic_ids: Mapping[str, str],
     ) -> None:
         """Make the offsets part of the dual write. Raises PartitionTakenOverError."""
@@ -185,7 +181,7 @@ class OffsetsInDatabase:
         except IntegrityError as error:
             raise _taken_over(named["group"], partition, expected) from error
 
-    def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def moved(self, next_offsets: Positions) -> None:
         """Note that the dual write with these offsets is committed."""
         self._expected.update(next_offsets)
 
@@ -232,14 +228,10 @@ class OffsetsInTransaction:
         """Return this object, which keeps no state."""
         return self
 
-    async def start(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
+    async def start(self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]) -> Positions:
         return {}
 
-    async def kept(
-        self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
+    async def kept(self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]) -> Positions:
         return await consumer.committed(partitions)
 
     @property
@@ -250,7 +242,7 @@ class OffsetsInTransaction:
         self,
         tx: DualWrite,
         membership: ConsumerGroupMetadata,
-        next_offsets: Mapping[TopicPartition, int],
+        next_offsets: Positions,
         topic_ids: Mapping[str, str],
     ) -> None:
         if membership.generation_id < 0:  # the group coordinator accepts offsets without a generation from any client
@@ -260,7 +252,7 @@ class OffsetsInTransaction:
             )
         tx.send_offsets(next_offsets, membership)
 
-    def moved(self, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def moved(self, next_offsets: Positions) -> None:
         """Do nothing: Kafka has the offsets."""
 
     resume_positions = kept

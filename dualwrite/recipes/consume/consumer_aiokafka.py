@@ -34,7 +34,7 @@ from aiokafka.protocol.types import (
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, KafkaTimeoutError
-from dualwrite.recipes.consume.consumers import NotingAdapter, listener
+from dualwrite.recipes.consume.consumers import NotingAdapter, Positions, listener
 
 _OFFSET_FETCH: Final = 9
 _NO_OFFSET: Final = -1
@@ -150,9 +150,7 @@ class AiokafkaAdapter(NotingAdapter):
             raise
         return found
 
-    async def _positions_of(
-        self, new: Collection[TopicPartition], timeout_ms: int
-    ) -> Mapping[TopicPartition, int] | None:
+    async def _positions_of(self, new: Collection[TopicPartition], timeout_ms: int) -> Positions | None:
         try:
             stable = await self._stable_offsets(new, timeout_ms / 1000)
         except KafkaTimeoutError:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from importlib import import_module
 from typing import Any
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import KafkaTimeoutError
-from dualwrite.recipes.consume.consumers import Batch, Bounds, ConsumedRecord, StartPositions, no_offset
+from dualwrite.recipes.consume.consumers import Batch, Bounds, ConsumedRecord, Positions, StartPositions, no_offset
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class ConfluentAdapter:
         positions = await self.start(new)
         await self._call(self._assign_anew, new, positions)
 
-    def _assign_anew(self, partitions: set[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
+    def _assign_anew(self, partitions: set[TopicPartition], positions: Positions) -> None:
         """Assign partitions at their positions, or at the group's offsets; assigned ones start again there.
 
         An interruption leaves them to the next poll, as if they were new.
@@ -169,11 +169,11 @@ class ConfluentAdapter:
         found: str | None = (await self._call(self._consumer.list_topics, self._topic, self._TIMEOUT_S)).cluster_id
         return found
 
-    async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def seek(self, positions: Positions) -> None:
         await self._call(self._seek, positions)
         self.is_torn = False
 
-    def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _seek(self, positions: Positions) -> None:
         assigned = _named(self._consumer.assignment())  # to assign another one would take it from its owner
         if sought := assigned if self.is_torn else assigned & positions.keys():
             self._assign_anew(sought, positions)
@@ -186,7 +186,7 @@ class ConfluentAdapter:
                 each.offset = self._assigned_at.get(_name(each), each.offset)
         return found
 
-    def _at(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, int]) -> list[Any]:
+    def _at(self, partitions: Iterable[TopicPartition], positions: Positions) -> list[Any]:
         """Return the library's own names of partitions, at their positions or at the group's offsets."""
         of_group = self._library.OFFSET_INVALID
         return [self._library.TopicPartition(*each, positions.get(each, of_group)) for each in partitions]

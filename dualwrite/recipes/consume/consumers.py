@@ -22,7 +22,10 @@ from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.waiting import settled
 
-StartPositions = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
+Positions = Mapping[TopicPartition, int]
+"""The offsets from which partitions are read."""
+
+StartPositions = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Positions]]
 """Called with newly assigned partitions, returns where to resume; omitted ones follow the group's offsets."""
 
 
@@ -84,7 +87,7 @@ class ConsumerAdapter(Protocol):
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the group's offsets in Kafka; partitions without one are omitted."""
 
-    async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def seek(self, positions: Positions) -> None:
         """Return only records from these offsets on, for these partitions, at the next polls.
 
         After a torn poll, the other partitions start again at the group's offsets, as when they were assigned.
@@ -192,21 +195,19 @@ class NotingAdapter(ConsumerAdapter):
         """Return an object that is another one after each rebalance, if the library has one."""
         return None
 
-    async def _positions_of(
-        self, new: Collection[TopicPartition], timeout_ms: int
-    ) -> Mapping[TopicPartition, int] | None:
+    async def _positions_of(self, new: Collection[TopicPartition], timeout_ms: int) -> Positions | None:
         return await self.start(new)
 
     async def assignment(self) -> set[TopicPartition]:
         return {TopicPartition(*each) for each in self._consumer.assignment()}
 
-    async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def seek(self, positions: Positions) -> None:
         await self._seek(positions)
         if self.is_torn:
             await self._start_again(await self.assignment() - positions.keys())
             self.is_torn = False
 
-    async def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def _seek(self, positions: Positions) -> None:
         for partition in positions.keys() & await self.assignment():
             self._consumer.seek(self._named(*partition), positions[partition])
 

@@ -8,7 +8,7 @@ places for offsets exclude a consumer that has lost its partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,7 +25,7 @@ from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, WriterTopicIds, first_offsets, offsets_behind
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
-from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
+from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter, Positions
 from dualwrite.recipes.consume.database_trouble import is_database_trouble
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.dual_write import DualWrite
@@ -159,7 +159,7 @@ class ConsumeSteps:
         if not writer.is_pool and writer.state is not SlotState.READY:
             await settled(writer.recover())
 
-    async def _start(self, new: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def _start(self, new: Collection[TopicPartition]) -> Positions:
         """Return where to resume newly assigned partitions (a `StartPositions`)."""
         self._logs.assigned(new)
         positions = await self._offsets.start(self._consumer, new)
