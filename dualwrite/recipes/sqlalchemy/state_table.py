@@ -51,7 +51,6 @@ kafka_transaction_state = own_table(
 )
 
 
-_SHOW_WHAT_IS_NOT_DURABLE: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 SqlAlchemySteps = OnPostgres | OnOthers
 _STEPS: Final[dict[str, type[SqlAlchemySteps]]] = {
     "postgresql": OnPostgres,
@@ -165,8 +164,8 @@ class SqlAlchemyStateStore:
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""
         dialect = self._engine.dialect
-        if dialect.name not in _SHOW_WHAT_IS_NOT_DURABLE:
-            return
+        if dialect.name not in _STEPS:
+            return  # it does not show what is not durable
         if dialect.name == "sqlite" and shares_one_connection(self._engine):
             return  # in memory: nothing outlives the connection
         assert self.pinned is not None, "it raises otherwise"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -25,7 +25,7 @@ from dualwrite.recipes.core.store import (
 )
 from dualwrite.recipes.sql import postgres, state_statements
 from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
-from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, SqlOfSteps
+from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OUTBOX_SQL, OutboxInSteps, SqlOfSteps
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements
 from dualwrite.recipes.sql.postgres_steps import PostgresSteps, Refusals
 from dualwrite.recipes.sql.sqlite import sync
@@ -79,10 +79,6 @@ class SqlAlchemyPort(OnConnection):
     def was_ended_past(self) -> bool:
         return self._transaction.was_ended_past
 
-    @property
-    def connection(self) -> sa.Connection:
-        return self._connection
-
     def _note_id(self, transactional_id: str) -> None:
         if self._transaction is not None:
             self._transaction.transactional_id = transactional_id
@@ -125,16 +121,16 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     driver_name = "SQLAlchemy"
 
     async def _first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
-        value = await value_past_sqlalchemy(self._connection, self._driver, sql, values, self._carry)
+        value = await value_past_sqlalchemy(self.connection, self._driver, sql, values, self._carry)
         if value is None:
             return await super()._first_row(sql, values)
         return None if value[0] is None else value
 
     def _assert_begun(self) -> None:
-        assert_holds_locks(self._connection, self._driver)
+        assert_holds_locks(self.connection, self._driver)
 
     def _ended_past(self) -> TransactionEndedInsideError:
-        return ended_past_sqlalchemy(self._connection)
+        return ended_past_sqlalchemy(self.connection)
 
     @property
     def mark(self) -> str:  # type: ignore[override]
@@ -148,7 +144,7 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     def _commit_behind(
         self, before: postgres.BeforeCommit | None, token: str, refusals: Refusals, *, is_added: bool = False
     ) -> None:
-        message = commit_message(self._connection, self._driver, before, token, refusals)
+        message = commit_message(self.connection, self._driver, before, token, refusals)
         self._transaction.decides_by(message, is_added=is_added)
 
     async def witness(self, transactional_id: str) -> str | None:
@@ -164,11 +160,11 @@ class OnOthers(SqlAlchemyPort):
     select_manifest = state_statements.SELECT_MANIFEST
 
     def _value(self, sql: str, transactional_id: str) -> str | None:
-        text: str | None = self._connection.scalar(cached_text(self._pin.sql(sql)), {"id": transactional_id})
+        text: str | None = self.connection.scalar(cached_text(self._pin.sql(sql)), {"id": transactional_id})
         return text
 
     def _changed(self, sql: str, values: Mapping[str, str | None]) -> int:
-        return self._connection.execute(cached_text(self._pin.sql(sql)), values).rowcount
+        return self.connection.execute(cached_text(self._pin.sql(sql)), values).rowcount
 
     # -- the state row ------------------------------------------------------------------------------------------------
 
@@ -183,7 +179,7 @@ class OnOthers(SqlAlchemyPort):
             if not _is_lock_timeout(error):
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
-        assert_holds_locks(self._connection, self._driver)
+        assert_holds_locks(self.connection, self._driver)
         return state_in(transactional_id, text)
 
     def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
@@ -226,18 +222,15 @@ class OnOthers(SqlAlchemyPort):
         return await self._carry(partial(self._witness, transactional_id))
 
     def _witness(self, transactional_id: str) -> str | None:
-        raise NotImplementedError(f"whether a commit is durable cannot be checked on {self._connection.dialect.name}")
+        raise NotImplementedError(f"whether a commit is durable cannot be checked on {self.connection.dialect.name}")
 
     # -- the other tables ---------------------------------------------------------------------------------------------
-
-    outbox_sql: ClassVar[SqlOfSteps | None] = None
-    """The statements of outboxes; None if there are none."""
 
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
     async def diversion(self, name: str, timeout_ms: int | None) -> DiversionRow:
-        dialect = self._connection.dialect.name
+        dialect = self.connection.dialect.name
         statements, by = PinnedStatements(self, self._pin), DIALECTS["mysql" if dialect == "mariadb" else dialect]
         return DiversionRow(statements, by, name, timeout_ms=timeout_ms)
 
@@ -261,8 +254,9 @@ class OnOthers(SqlAlchemyPort):
 
     @property
     def outbox(self) -> OutboxInSteps:
-        assert self.outbox_sql is not None, "a pool without an outbox asks for none"
-        return OutboxInSteps(PinnedStatements(self, self._pin), self._has_ended, self.outbox_sql)
+        sql = OUTBOX_SQL.get(self.connection.dialect.name)
+        assert isinstance(sql, SqlOfSteps), "a pool without an outbox asks for none"
+        return OutboxInSteps(PinnedStatements(self, self._pin), self._has_ended, sql)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox, as the last statement before `commit`.
@@ -272,13 +266,13 @@ class OnOthers(SqlAlchemyPort):
         self._note_id(transactional_id)
         self._transaction.assert_has_not_ended()
         added = await self.outbox.add(transactional_id, content)
-        assert_holds_locks(self._connection, self._driver)
+        assert_holds_locks(self.connection, self._driver)
         await self._carry(self._assert_unbroken)
         self._transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
         return added
 
     def _is_there(self, transactional_id: str, added: Added) -> bool:
-        return blocking.run(type(self)(self._connection, self._pin).outbox.is_there(transactional_id, added))
+        return blocking.run(type(self)(self.connection, self._pin).outbox.is_there(transactional_id, added))
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
         return True  # the state row is locked, and with it the whole database
@@ -292,25 +286,23 @@ class OnMySql(OnOthers):
 
     def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
         select = self._pin.sql(state_statements.SELECT)
-        value = lock_row(self._connection, select, {"id": transactional_id}, timeout_ms)
+        value = lock_row(self.connection, select, {"id": transactional_id}, timeout_ms)
         if not self._transaction:  # else it was marked when it began
-            self._connection.exec_driver_sql(SET_MARK)
+            self.connection.exec_driver_sql(SET_MARK)
         return value
 
     def _assert_unbroken(self) -> None:
-        if not is_still_marked(self._connection):
-            raise ended_past_sqlalchemy(self._connection, MARK_IS_GONE)
+        if not is_still_marked(self.connection):
+            raise ended_past_sqlalchemy(self.connection, MARK_IS_GONE)
 
     def _witness(self, transactional_id: str) -> str | None:
         text = self._value(state_statements.SELECT, transactional_id)
-        with lock_wait_limit(self._connection):
+        with lock_wait_limit(self.connection):
             self._changed(state_statements.CHANGE_WITNESS, {"id": WITNESS_ID})
         return text
 
     def _limit(self, timeout_ms: int) -> AbstractContextManager[None]:
-        return lock_wait_limit(self._connection, timeout_ms)
-
-    outbox_sql = OF_MYSQL
+        return lock_wait_limit(self.connection, timeout_ms)
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
         try:
@@ -331,25 +323,23 @@ class OnSqlite(OnOthers):
 
     def _lock(self, transactional_id: str, timeout_ms: int | None) -> PreparedTxnState:
         state = super()._lock(transactional_id, timeout_ms)
-        if not getattr(self._connection.connection.driver_connection, "in_transaction", True):
+        if not getattr(self.connection.connection.driver_connection, "in_transaction", True):
             raise autocommit()
         return state
 
     def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
-        before = self._connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+        before = self.connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
         if timeout_ms is not None:
-            self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(timeout_ms)}")
+            self.connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(timeout_ms)}")
         try:
             return super()._acquire(transactional_id, timeout_ms)
         finally:
-            self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+            self.connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
     def _witness(self, transactional_id: str) -> str | None:
         text = self._value(self.select, transactional_id)
-        sync(file_of(self._connection))
+        sync(file_of(self.connection))
         return text
-
-    outbox_sql = OF_SQLITE
 
 
 _LOCK_TIMEOUT_SENTENCES: Final = ("database is locked", "database table is locked")

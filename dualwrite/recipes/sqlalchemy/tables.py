@@ -232,22 +232,22 @@ class OnConnection:
     """Executes statements with full names of tables in the transaction of a Connection."""
 
     def __init__(self, connection: sa.Connection, pin: Pin, carry: Carry = here) -> None:
-        self._connection = connection
+        self.connection = connection
         self._pin = pin
         self._carry = carry
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).all())
+        return await self._carry(lambda: self.connection.execute(cached_text(sql), values).all())
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).rowcount)
+        return await self._carry(lambda: self.connection.execute(cached_text(sql), values).rowcount)
 
     async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
         """Execute an INSERT, and return the number that the row got, which is returned or known to the driver."""
         return await self._carry(partial(self._inserted, sql, values))
 
     def _inserted(self, sql: str, values: Mapping[str, Any]) -> int:
-        result = self._connection.execute(cached_text(sql), values)
+        result = self.connection.execute(cached_text(sql), values)
         number: int = result.scalar_one() if result.returns_rows else result.lastrowid
         return number
 
@@ -257,9 +257,9 @@ class OnConnection:
     def _has_table(self, name: str) -> bool:
         """Query for a table without a statement that can fail, which would doom the caller's block."""
         schema = self._pin.located.schema
-        if not is_mysql(self._connection.dialect):
-            return sa.inspect(self._connection).has_table(name, schema=schema)
-        return self._connection.scalar(_MYSQL_HAS_TABLE, {"schema": schema, "name": name}) is not None
+        if not is_mysql(self.connection.dialect):
+            return sa.inspect(self.connection).has_table(name, schema=schema)
+        return self.connection.scalar(_MYSQL_HAS_TABLE, {"schema": schema, "name": name}) is not None
 
 
 _MYSQL_HAS_TABLE: Final = own_text(
