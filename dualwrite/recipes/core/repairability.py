@@ -8,10 +8,9 @@ Where it cannot work, the dual write is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest
 from dualwrite.decisions.obstacles import OR_OUTBOX, Obstacle, obstacle_of
@@ -90,7 +89,10 @@ class Repairability:
     async def _look_up(self, topics: Collection[str], kafka: KafkaParticipant) -> list[str]:
         """Look the topics up; return those that cannot be seen. A refused topic is looked up again at its next use."""
         described = await kafka.describe_topics(topics)
-        self._refuse(described, kafka.guarantee)
+        for topic, found in described.items():
+            obstacle = obstacle_of(topic, found)
+            if obstacle is not None:
+                raise _refused(kafka.guarantee, obstacle)
         for topic, found in described.items():
             if found.is_readable and found.is_compacted is None:
                 self._warn_once(topic, _POLICY_NOT_KNOWN, topic, found.why_not_known)
@@ -98,12 +100,6 @@ class Repairability:
                 self._warn_once(topic, _TAKES_NO_OLD_ONES, topic, found.most_age_ms, ORIGINAL_TIMESTAMP)
         self._checked.update(topic for topic, found in described.items() if found.is_readable)
         return [topic for topic, found in described.items() if found.is_readable is None]
-
-    def _refuse(self, described: Mapping[str, TopicDescription], guarantee: Guarantee) -> None:
-        for topic, found in described.items():
-            obstacle = obstacle_of(topic, found)
-            if obstacle is not None:
-                raise _refused(guarantee, obstacle)
 
     def note_no_text(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> None:
         """Note a prepared dual write whose row gets no manifest, because there is none, or it is too long.

@@ -10,7 +10,7 @@ elsewhere, it is asked as before. The note is written under the lock of the row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -63,7 +63,11 @@ def forget_cluster(
     rows. Raises IllegalStateError, and changes nothing, if the cluster that answers is that one, or does not tell which
     it is; and as `RecoveryService.recover` does. An id that is in use, or has changed meanwhile, has an `error`.
     """
-    found = list(_in_doubt(engine, cluster_id, _other_cluster(admin, cluster_id), prefix, transactional_ids, schema))
+    answers = _other_cluster(admin, cluster_id)
+    pinned, identity = known_database(engine, schema)
+    names = {identity.name_as_given(each) for each in transactional_ids}
+    rows = stored_rows(engine, pinned, prefix=prefix, transactional_ids=names)
+    found = list(_in_doubt(rows, cluster_id, answers))
     if not apply:
         return [each for each, _ in found]
     watch(engine)  # the transaction's end is ours
@@ -96,18 +100,9 @@ def _other_cluster(admin: TransactionAdmin, cluster_id: str) -> str:
     return answers
 
 
-def _in_doubt(
-    engine: sa.Engine,
-    cluster_id: str,
-    answers: str,
-    prefix: str | None,
-    transactional_ids: Collection[str],
-    schema: str | None,
-) -> Iterator[tuple[Forgotten, StoredRow]]:
+def _in_doubt(rows: Mapping[str, StoredRow], cluster_id: str, answers: str) -> Iterator[tuple[Forgotten, StoredRow]]:
     """Yield the rows that name a transaction of that cluster."""
-    pinned, identity = known_database(engine, schema)
-    names = {identity.name_as_given(each) for each in transactional_ids}
-    for name, row in sorted(stored_rows(engine, pinned, prefix=prefix, transactional_ids=names).items()):
+    for name, row in sorted(rows.items()):
         found = RowInCluster(name, PreparedTxnState(row.state), row.manifest, answers)
         manifest = None if found.is_settled else found.elsewhere
         if manifest is not None and manifest.cluster_id == cluster_id:

@@ -53,34 +53,23 @@ def take_out(
     watch(engine)  # the transaction's end is ours
     name = known_database(engine, schema)[1].name_as_given(transactional_id)
     database = SqlAlchemyDatabase(engine, create_table=False, schema=schema, only_recovers=True)
-    return blocking.run(_take_out(database, name, seq, apply=apply, keep=keep, lock_timeout_ms=lock_timeout_ms))
 
-
-async def _take_out(
-    database: SqlAlchemyDatabase,
-    transactional_id: str,
-    seq: int,
-    *,
-    apply: bool,
-    keep: Callable[[TakenOut], object] | None,
-    lock_timeout_ms: int,
-) -> TakenOut:
-    async def take_out(transaction: DatabaseTransaction) -> TakenOut:
-        row = await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
-        block = await _oldest(transaction, transactional_id, seq)
-        found = _read(transactional_id, block)
+    async def steps(transaction: DatabaseTransaction) -> TakenOut:
+        row = await transaction.lock(name, timeout_ms=lock_timeout_ms)
+        block = await _oldest(transaction, name, seq)
+        found = _read(name, block)
         if not apply:
             return found
         if keep is not None:
             keep(found)
-        manifest = await transaction.read_manifest(transactional_id)
-        await transaction.stored_blocks(transactional_id).take_out(transactional_id, block)
+        manifest = await transaction.read_manifest(name)
+        await transaction.stored_blocks(name).take_out(name, block)
         # a publisher that waits for the lock with an older snapshot fails, and does not publish the block
-        await transaction.write(transactional_id, previous=row, new=row, manifest=manifest)
+        await transaction.write(name, previous=row, new=row, manifest=manifest)
         await transaction.commit()
         return replace(found, changed=True)
 
-    return await in_own_transaction(database.begin, take_out)
+    return blocking.run(in_own_transaction(database.begin, steps))
 
 
 def _read(transactional_id: str, block: StoredBlock) -> TakenOut:
