@@ -195,7 +195,7 @@ class Tally:
     no_manifest: int = 0
     """Dual writes that went on without a manifest."""
     unproven: int = 0
-    """Transactions whose end nothing can prove any more."""
+    """Transactions whose end can no longer be proven."""
 
 
 # ---- pools, and whether Kafka is away ----------------------------------------------------------------------------
