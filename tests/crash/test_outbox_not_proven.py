@@ -32,8 +32,10 @@ from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
 from dualwrite.recipes.core.completion import LostCommits
+from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import Verdict, settled_text, verdict_in
+from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.plan import Action, RecoveryReport
 from dualwrite.recipes.recovery.taking_out import take_out
@@ -42,7 +44,7 @@ from tests.crash.outbox_worker import is_publisher
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.test_outbox_kills import recover, run_and_kill
 from tests.producer.tiers import BOUNDED, TIERS, World
-from tests.recipes.outboxes import assert_published, outbox_pool, scenario_of, settings_for, waiting
+from tests.recipes.outboxes import assert_published, in_order, outbox_pool, scenario_of, settings_for, waiting
 from tests.recipes.pools import QUIET_LEASE_MS, write
 from tests.recipes.repairs import delete_records
 from tests.recipes.test_repair_evidence import ALLOWED, DENIALS
@@ -456,3 +458,46 @@ def test_a_batch_whose_commit_got_no_response_is_settled_too(
             pool.pool.start()
             until(site.is_settled)
         assert site.published() == ["1"]
+
+
+def test_a_batch_stays_unsettled_if_the_next_one_is_not_committed(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the brokers abort no batch any more, since an upgrade, they may have aborted the one before."""
+    monkeypatch.setattr(outbox_publisher, "_IDLE_S_TO_SETTLE", 3_600.0)
+    with site_on(Tier.BOUNDED_V1, postgres_server) as site:
+        database = site.scenario.database
+        read_locked, is_first, is_lost = LostCommits._read_locked, threading.Event(), threading.Event()
+        is_first.set()
+
+        def lose(point: PausePoint) -> None:
+            if point is PausePoint.BEFORE_DATABASE_COMMIT and is_publisher() and not is_first.is_set():
+                is_lost.set()
+                database.lose_commit(applied=False)
+
+        async def read(lost_commits: LostCommits, timeout_ms: int) -> PreparedTxnState:
+            if not pool.pool.counts.background_failures:
+                raise psycopg.OperationalError("the database restarts")
+            with database.aside.begin() as connection:
+                connection.execute(sa.text("DELETE FROM kafka_transaction_outbox"))
+            monkeypatch.setattr(outbox_publisher, "_IDLE_S_TO_SETTLE", 0.0)
+            return await read_locked(lost_commits, timeout_ms)
+
+        monkeypatch.setattr(LostCommits, "_read_locked", read)
+        with (
+            outbox_pool(site.scenario, Outbox(publishes=False)) as other,
+            PsycopgDualWriter(
+                conninfo_of(database.engine.url), **settings_for(site.scenario, pause=lose, resolve_timeout_ms=100)
+            ) as pool,
+        ):
+            pool.pool.start()
+            for number in (0, 1):  # the first one is settled at once, by the recovery that publishes it
+                write(other, site.scenario, number)
+                assert_published(site.scenario, *range(number + 1))
+            assert not site.is_settled()
+            monkeypatch.setattr(KafkaParticipant, "bounded_ms", None)
+            is_first.clear()
+            write(other, site.scenario, 2)
+            until(is_lost.is_set)
+            until(site.is_settled)
+        assert in_order(site.scenario) == ["0", "1"]

@@ -488,7 +488,8 @@ class Publishing:
             if isinstance(refused, OwedRecordsRefusedError):
                 self._not_before_s = self._clock_s() + _SECONDS_AFTER_REFUSAL
             raise refused from error
-        self.is_unsettled = self._blocks.keeps_batch(write)  # however its commit ends
+        is_kept = self._blocks.keeps_batch(write)
+        self.is_unsettled |= is_kept  # however its commit ends: the row then names this batch or the one before
         try:
             await self._steps.decide(write)
         except PreparedTransactionLost as error:
@@ -497,6 +498,7 @@ class Publishing:
                 f"{owned.transactional_id!r}; they are owed now, and the next use of the id, or "
                 "recover(), publishes them"
             ) from error
+        self.is_unsettled = is_kept
         self._blocks.note_published(waiting)
         if is_repair:
             return Resolution(owned.transactional_id, row, Outcome.REPAIRED)
