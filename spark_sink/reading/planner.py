@@ -33,7 +33,7 @@ _log = logging.getLogger("spark_sink")
 _FIRST_FEW: Final = 5
 
 UNKNOWN_FOR_S: Final = 3.0
-"""How long a known topic, partition or offset must be missing before it counts as gone."""
+"""How long a known topic or partition must be missing before it counts as gone."""
 
 PAUSE_S: Final = 0.1
 
@@ -304,7 +304,7 @@ def lost_offsets(wanted: OffsetRange, beginning: int) -> str:
 
 
 def lost_end(wanted: OffsetRange, end: int) -> str:
-    """Return a sentence about a range that begins after the log's end."""
+    """Return a sentence about a range that begins at the log's end, or after it."""
     return (
         f"{wanted.partition} ends at offset {end} now, but offsets {wanted.start} to {wanted.end - 1} were not read "
         "yet: it was recreated or truncated"

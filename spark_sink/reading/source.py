@@ -53,7 +53,7 @@ from spark_sink.reading.offsets import (
     to_json,
 )
 from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
-from spark_sink.reading.planner import PAUSE_S, UNKNOWN_FOR_S, Planner, lost_end, lost_offsets, report_loss
+from spark_sink.reading.planner import PAUSE_S, Planner, lost_end, lost_offsets, report_loss
 from spark_sink.reading.rows import Rows
 from spark_sink.reading.topic_ids import TopicIdLookup, another_topic, id_unknown
 
@@ -273,9 +273,9 @@ def _batches(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> 
     rows = Rows(wanted.partition, schema)
     try:
         yield from _read_records(options, wanted, rows)
-    except OffsetOutOfRangeError:
+    except (OffsetOutOfRangeError, SourceReadError) as error:
         unread = replace(wanted, start=max(wanted.start, rows.next_offset))
-        yield from _read_records(options, _what_is_left(options, unread), rows)
+        yield from _read_records(options, _what_is_left(options, unread, error), rows)
     yield from rows.take()
 
 
@@ -289,38 +289,46 @@ def _read_records(options: SourceOptions, wanted: OffsetRange, rows: Rows) -> It
                 yield from rows.take()
 
 
-def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
-    """Return the rest of a range that still exists: records may be deleted or lost after the batch was planned."""
+def _what_is_left(
+    options: SourceOptions, wanted: OffsetRange, error: OffsetOutOfRangeError | SourceReadError
+) -> OffsetRange:
+    """Return the rest of a range that still exists: records may be deleted or lost after the batch was planned.
+
+    Raises SourceReadError, the `error` of reading it if that is one, if all of it exists.
+    """
     partition = wanted.partition
     cluster = connect(options)
     try:
-        beginning, end = _bounds(cluster, wanted)
-    except BaseException as error:
-        with cleaning_up_after(error):
+        beginning, end = _bounds(cluster, wanted, options.poll_timeout_ms)
+    except BaseException as failure:
+        with cleaning_up_after(failure):
             cluster.close()
         raise
     cluster.close()
     if beginning > wanted.start:
         report_loss(lost_offsets(wanted, beginning), fail=options.fail_on_data_loss)
         return replace(wanted, start=min(beginning, wanted.end))
-    if end < wanted.start:
-        report_loss(lost_end(wanted, end), fail=options.fail_on_data_loss)
-        return replace(wanted, start=wanted.end)
+    if end < wanted.end:
+        lost = replace(wanted, start=max(wanted.start, end))
+        report_loss(lost_end(lost, end), fail=options.fail_on_data_loss)
+        return replace(wanted, end=lost.start)
+    if isinstance(error, SourceReadError):
+        raise error
     raise SourceReadError(
         f"a broker has no offset {wanted.start} of {partition}, which begins at offset {beginning} and ends at {end}: "
         "it may be behind. Try again"
     )
 
 
-def _bounds(cluster: Cluster, wanted: OffsetRange) -> tuple[int, int]:
-    """Return the beginning and the end of a log; if it ends before the range, look again for a while.
+def _bounds(cluster: Cluster, wanted: OffsetRange, patience_ms: int) -> tuple[int, int]:
+    """Return the beginning and the end of a log; if it ends before the range does, look again for a while.
 
     A broker that is behind is told from one that has lost the end of the log, for example in an unclean election.
     """
-    lost_at_s = time.monotonic() + UNKNOWN_FOR_S
+    lost_at_s = time.monotonic() + patience_ms / 1000
     partition = wanted.partition
     while True:
         beginning, end = cluster.beginnings([partition])[partition], cluster.high_watermarks([partition])[partition]
-        if end >= wanted.start or time.monotonic() >= lost_at_s:
+        if beginning > wanted.start or end >= wanted.end or time.monotonic() >= lost_at_s:
             return beginning, end
         time.sleep(PAUSE_S)

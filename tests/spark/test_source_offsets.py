@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain, repeat
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from spark_sink.errors import SinkOptionError, SourceDataLossError, SourceReadError
+from spark_sink.reading.clients import OffsetOutOfRangeError
 from spark_sink.reading.offsets import (
     EARLIEST,
     LATEST,
@@ -600,30 +602,36 @@ def test_a_batch_query_reads_the_topic_that_it_was_planned_for() -> None:
 
 
 def left(
-    monkeypatch: pytest.MonkeyPatch, ends: list[int], *, look_for_s: float, fail_on_data_loss: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    ends: list[int],
+    *,
+    look_for_ms: int,
+    fail_on_data_loss: bool = False,
+    error: OffsetOutOfRangeError | SourceReadError | None = None,
 ) -> OffsetRange:
     """Return what is left of the offsets from 500 to 900, if these are the answers to the lookups of the end."""
     cluster = KnownCluster({A0: (0, 0, 0)})
-    cluster.high_watermarks = lambda partitions: {A0: ends.pop(0)}  # type: ignore[method-assign]
+    answers = chain(ends, repeat(ends[-1]))
+    cluster.high_watermarks = lambda partitions: {A0: next(answers)}  # type: ignore[method-assign]
     monkeypatch.setattr("spark_sink.reading.source.connect", lambda options: cluster)
-    monkeypatch.setattr("spark_sink.reading.source.UNKNOWN_FOR_S", look_for_s)
-    fail = str(fail_on_data_loss).lower()
-    options = parse({"kafka.bootstrap.servers": "b:1", "subscribe": "a", "failOnDataLoss": fail})
-    return _what_is_left(options, OffsetRange(A0, 500, 900, "old"))
+    given = {"failOnDataLoss": str(fail_on_data_loss).lower(), "kafkaConsumer.pollTimeoutMs": str(look_for_ms)}
+    options = parse({"kafka.bootstrap.servers": "b:1", "subscribe": "a", **given})
+    return _what_is_left(options, OffsetRange(A0, 500, 900, "old"), error or OffsetOutOfRangeError())
 
 
 def test_a_broker_without_offsets_that_exist_loses_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    for ends in ([1000], [400, 400, 1000]):
+    for ends in ([1000], [400, 700, 900]):
         with pytest.raises(SourceReadError, match="a broker has no offset 500 of a-0, which begins at offset 0"):
-            left(monkeypatch, ends, look_for_s=60.0)
-        assert ends == []
+            left(monkeypatch, ends, look_for_ms=60_000)
+        with pytest.raises(SourceReadError, match="nothing came"):
+            left(monkeypatch, ends, look_for_ms=60_000, error=SourceReadError("nothing came"))
 
 
 def test_a_log_truncated_before_a_recorded_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the batch would fail at every start."""
-    assert left(monkeypatch, [400], look_for_s=0.0) == OffsetRange(A0, 900, 900, "old")
+    assert left(monkeypatch, [400], look_for_ms=1) == OffsetRange(A0, 500, 500, "old")
     with pytest.raises(SourceDataLossError, match="a-0 ends at offset 400 now, but offsets 500 to 899 were not read"):
-        left(monkeypatch, [400], look_for_s=0.0, fail_on_data_loss=True)
+        left(monkeypatch, [400], look_for_ms=1, fail_on_data_loss=True)
 
 
 def test_pieces_of_a_range_have_its_topic_id() -> None:
