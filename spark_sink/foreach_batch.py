@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.guarded import cleaning_up_after
+from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from spark_sink.attempt.worker import task_of
 from spark_sink.driver.batch_calls import BatchCalls, Call, Run
 from spark_sink.driver.batch_log import log, log_batch
@@ -178,7 +178,8 @@ def _analyzed_plan(df: DataFrame) -> str | None:
         explained: str = of_connect._explain_string(extended=True)  # noqa: SLF001 - explain() prints it
         analyzed = explained.partition("== Analyzed Logical Plan ==")[2]  # the parsed one has ids of the session
         return analyzed.partition("== Optimized Logical Plan ==")[0] or None
-    except Exception:  # of py4j or gRPC, or an attribute that is not there
+    except Exception as error:  # of py4j or gRPC, or an attribute that is not there
+        pass_on_signal(error)
         log.info("Spark does not show the plan of a batch", exc_info=True)
         return None
 
@@ -187,7 +188,8 @@ def _context(df: DataFrame) -> SparkContext | None:
     """Return the context of Spark Classic; None under Spark Connect."""
     try:
         return df.sparkSession.sparkContext
-    except Exception:  # PySparkAttributeError, which the session of Spark Connect raises
+    except Exception as error:  # PySparkAttributeError, which the session of Spark Connect raises
+        pass_on_signal(error)
         return None
 
 
@@ -225,7 +227,8 @@ def _running_query(df: DataFrame, query_id: str | None) -> Any:
     try:
         running = df.sparkSession._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
         return running.get(jvm.java.util.UUID.fromString(query_id))
-    except Exception:  # of py4j, or an attribute that is not there
+    except Exception as error:  # of py4j, or an attribute that is not there
+        pass_on_signal(error)
         log.info("Spark's state of the query %s cannot be read", query_id, exc_info=True)
         return None
 

@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from dualwrite.guarded import pass_on_signal
 from spark_sink.errors import SinkOptionError
 
 _log = logging.getLogger("spark_sink")
@@ -79,6 +80,7 @@ class Checkpoint:
         except FileNotFoundError:  # it appears with its first entry
             return -1
         except Exception as error:  # as in `_read`
+            pass_on_signal(error)
             _log.info("%s of the checkpoint cannot be listed here: %s", log, error)
             return None
         return max((int(name) for name in names if name.isdecimal()), default=-1)
@@ -89,6 +91,7 @@ class Checkpoint:
         try:
             return _content(f"{self._root}/{name}")
         except Exception as error:  # any error of an fsspec file system: the sink can do without the checkpoint
+            pass_on_signal(error)
             _log.info("%s of the checkpoint cannot be read here: %s", name, error)
             return None
 
@@ -125,6 +128,7 @@ def _listed(location: str) -> list[str]:
     try:
         return _names(location)
     except Exception as error:  # any error of a file system: the sink can do without the checkpoint
+        pass_on_signal(error)
         _log.info("%s cannot be listed here, so the checkpoint is not found: %s", location, error)
         return []
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.guarded import guarded, tolerate
+from dualwrite.guarded import guarded, pass_on_signal, tolerate
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -184,6 +184,7 @@ def _guarded(function: Callable[[], Any], what: str) -> Any:
     """Call a function of the user and log its error. A batch never fails because it cannot be observed."""
     try:
         return function()
-    except Exception:
+    except Exception as error:
+        pass_on_signal(error)
         _log.warning("%s has raised; batches go on, and their metrics may be missing", what, exc_info=True)
         return None
