@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import subprocess
 import sys
 import tarfile
@@ -19,6 +18,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+
+from tests.support.servers.ports import free_port
 
 containers = pytest.importorskip("dualwrite.testing.containers", reason="testcontainers is not installed")
 
@@ -86,7 +87,7 @@ class Engine:
 
     def _create(self, image: str, *, command: list[str], ports: dict[Any, Any], entrypoint: list[str], **_: Any) -> Any:
         assert image == "dualwrite-broker:latest"
-        numbers = {int(str(port).partition("/")[0]): _free_port() for port in ports}
+        numbers = {int(str(port).partition("/")[0]): free_port() for port in ports}
         self.made.append(LocalContainer(self.directory, numbers, entrypoint, command))
         return self.made[-1]
 
@@ -95,13 +96,6 @@ class Engine:
 
     def close(self) -> None:
         pass
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -291,12 +291,20 @@ def test_a_refused_block_is_not_taken_out_while_a_process_publishes(outbox: AnyS
 def test_taking_a_block_out_waits_for_the_process_that_publishes(outbox: AnyScenario) -> None:
     (first,) = store(outbox, REFUSING)
     taking_out: list[Future[TakenOut]] = []
+    timeouts_ms: list[int] = []
+
+    @sa.event.listens_for(outbox.database.aside, "before_cursor_execute")
+    def note_timeout(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("PRAGMA busy_timeout ="):
+            timeouts_ms.append(int(statement.rpartition(" ")[2]))
 
     with ThreadPoolExecutor(1) as aside:
 
         def hold_the_row() -> None:
             taking_out.append(aside.submit(take_out, outbox.database.aside, outbox.transactional_id, first, apply=True))
-            assert wait(taking_out, timeout=0.3).done == set(), "a round of recovery leaves such a row after 0.1 s"
+            until(lambda: bool(timeouts_ms))
+            assert timeouts_ms[0] > 1_000, "a round of recovery leaves such a row after 0.1 s"
+            assert not taking_out[0].done()
 
         with outbox_pool(outbox, pause=AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, hold_the_row)) as pool:
             pool.recover()

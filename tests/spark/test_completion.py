@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -358,11 +357,10 @@ def test_an_unreachable_broker_fails_in_bounded_time(newest: KafkaWorld, when: s
         newest.emulator.crash_node(0)
         return attempt_ids
 
-    began_s = time.monotonic()
     ended = side.end(claims, Rows(crash) if when == "in between" else everything)
-    assert time.monotonic() - began_s < 12, "one after the other would take 20 s"
     assert endings(claims, ended) == [FAILED] * 40
     assert all(isinstance(each.error, KafkaTimeoutError) for each in ended.values())
+    assert sum("not tried" in str(each.error) for each in ended.values()) == 39
     newest.emulator.start_node(0)
     assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 40
 

@@ -295,7 +295,7 @@ ORDERS: Final[dict[str, tuple[Script, list[str]]]] = {
     "Metadata after ApiVersions": (_steps(_VERSIONS, _METADATA), [VERSIONS, NOT_SERVED]),
     "SaslAuthenticate after ApiVersions": (_steps(_VERSIONS, _RIGHT), [VERSIONS, CUT_OFF]),
     "ApiVersions twice": (_steps(_VERSIONS, _VERSIONS), [VERSIONS, "ApiVersions: closed"]),
-    "ApiVersions of a version that nobody has, and again": (
+    "ApiVersions of version 99, and again": (
         _steps(lambda script: script.unknown_versions(), _VERSIONS, _PLAIN, _RIGHT, _METADATA),
         ["ApiVersions v99: 16 bytes", VERSIONS, SHAKEN, LOGGED_IN, SERVED],
     ),
@@ -303,7 +303,7 @@ ORDERS: Final[dict[str, tuple[Script, list[str]]]] = {
         _steps(lambda script: script.versions(software="-"), _VERSIONS, _PLAIN, _RIGHT),
         ["ApiVersions: 42", VERSIONS, SHAKEN, LOGGED_IN],
     ),
-    "an API that nobody has": (_raw(b"\x03\xe7\0\0\0\0\0\1\xff\xff"), ["request: closed"]),
+    "API key 999": (_raw(b"\x03\xe7\0\0\0\0\0\1\xff\xff"), ["request: closed"]),
     "garbage": (_raw(b"GET / HTTP/1.1\r\n\r\n"), ["request: closed"]),
     "a token of Kafka 0.9": (_raw(b"\x60\x82\0\1\2\3\4\5\6\7", "token"), ["token: closed"]),
     "a frame above the limit": (_steps(_PLAIN, _raw(b"\0" * 5000)), [SHAKEN, "request: closed"]),

@@ -213,7 +213,9 @@ CASES: Final[Mapping[str, Case]] = {
     "another broker's level": Case(
         BROKER_LOGGER, "9", (("root", SET, "INFO"),), 42, "Unexpected node id. Expected 1, but received 9"
     ),
-    "nobody's level": Case(BROKER_LOGGER, "", (("root", SET, "INFO"),), 42, "Node id must be an integer, but it is: "),
+    "a level without a node id": Case(
+        BROKER_LOGGER, "", (("root", SET, "INFO"),), 42, "Node id must be an integer, but it is: "
+    ),
     "a group's value": _group("consumer.session.timeout.ms", "50000"),
     "below the brokers' limit": _group(
         "consumer.session.timeout.ms",
