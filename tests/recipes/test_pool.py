@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,8 +15,9 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Delivery, Direct, Outbox
-from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
+from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, PoolTimeoutError, TransactionHangsError
 from dualwrite.outcome import Outcome
+from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
@@ -62,7 +62,7 @@ def leases(scenario: Scenario) -> LeaseTable:
     return LeaseTable(scenario)
 
 
-def locks_whole_database(scenario: Scenario) -> bool:
+def locks_whole_database(scenario: AnyScenario) -> bool:
     return scenario.database.engine.dialect.name == "sqlite"
 
 
@@ -476,6 +476,30 @@ def test_an_unknown_setting_is_refused(settings: dict[str, Any], sentence: str) 
             made("dbname=shop", **complete)
 
 
+def test_a_block_whose_id_hangs_goes_on_under_another_one(
+    scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id itself is complete, and stays idle: its earlier transaction hangs only in a partition of the block."""
+    if locks_whole_database(scenario):
+        pytest.skip("a block that writes cannot lease another id")
+    genuine, used = KafkaParticipant.send, list[KafkaParticipant]()
+
+    async def send(kafka: KafkaParticipant, *given: Any, **named: Any) -> None:
+        used.append(kafka)
+        if len(used) > 1 and kafka is used[0]:
+            raise TransactionHangsError(
+                "hangs", transactional_id="t", prepared_state="1:0", partitions=(("t", 0),), start_offsets=(0,)
+            )
+        await genuine(kafka, *given, **named)
+
+    monkeypatch.setattr(KafkaParticipant, "send", send)
+    with make_pool(scenario, max_writers=1) as pool:
+        for number in (1, 2, 3):
+            assert write(pool, scenario, number).outcome is Outcome.COMMITTED
+        assert pool.status.moved_total == 1
+    assert written(scenario) == {"1", "2", "3"}
+
+
 def test_a_database_without_a_known_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = sa.create_engine("sqlite://")
     monkeypatch.setattr(engine.dialect, "name", "firebird")
@@ -495,14 +519,18 @@ def test_the_background_waits_for_the_first_connection_of_the_blocks(
     assert isinstance(pool, DualWriter)
     connected: list[str] = []
     sa.event.listen(pool.backend.background_engine, "connect", lambda *_: connected.append("background"))
-    genuine = pool.backend.connect_first
+    genuine, start = pool.backend.connect_first, pool.pool.maintenance.start
 
-    async def connect_late() -> None:
-        time.sleep(0.3)  # noqa: ASYNC251 - threads have no loop that could be held up
+    async def connect() -> None:
         await genuine()
         connected.append("blocks")
 
-    monkeypatch.setattr(pool.pool, "connect_first", connect_late)
+    def start_background(**given: bool) -> None:
+        connected.append("background")
+        start(**given)
+
+    monkeypatch.setattr(pool.pool, "connect_first", connect)
+    monkeypatch.setattr(pool.pool.maintenance, "start", start_background)
     use(pool)
     pool.close(timeout_s=0)
     assert connected[0] == "blocks"

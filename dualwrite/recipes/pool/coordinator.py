@@ -22,6 +22,7 @@ from dualwrite.errors import (
     KafkaUnreachableError,
     PoolTimeoutError,
     StoredBlocksError,
+    TransactionHangsError,
 )
 from dualwrite.guarded import pass_on_signal
 from dualwrite.monkey_patches import assert_unpatched
@@ -505,16 +506,17 @@ class PoolCoordinator:
         if isinstance(why, LeaseLostError):
             self.maintenance.note_lost(lost)
         self.maintenance.put_back(lost, keep_turn=True)
+        unfit = lost if isinstance(why, TransactionHangsError) else None  # for this block; it may be idle
         if not self.leases_inside_blocks:
-            if not self.registry.take_idle(turn):
+            if not self.registry.take_idle(turn, unfit):
                 raise why
             return
         await self.maintenance.renew()  # the process that took this slot may also have taken slots that are idle here
-        await self.take_slot(turn)
+        await self.take_slot(turn, unfit)
 
-    async def take_slot(self, turn: Turn) -> None:
-        """Take an idle slot, or lease one, with a turn."""
-        if not self.registry.take_idle(turn):
+    async def take_slot(self, turn: Turn, unfit: PooledSlot | None = None) -> None:
+        """Take an idle slot, except an `unfit` one, or lease one, with a turn."""
+        if not self.registry.take_idle(turn, unfit):
             self.registry.take_new(await self._lease_one(turn), turn)
 
     async def _lease_one(self, turn: Turn) -> PooledSlot:

@@ -202,10 +202,13 @@ class SlotRegistry:
         turn.slot = slot  # first, because from then on the end of the block puts the slot back
         slot.place = turn
 
-    def take_idle(self, turn: Turn) -> bool:
-        """Take the most recently used idle slot, whose connections are warm, with a turn. Return False if none is."""
+    def take_idle(self, turn: Turn, unfit: PooledSlot | None = None) -> bool:
+        """Take the most recently used idle slot, whose connections are warm, with a turn. Return False if none is.
+
+        An `unfit` one is not taken.
+        """
         with self._lock:
-            idle = self._at(Place.IDLE)
+            idle = [slot for slot in self._at(Place.IDLE) if slot is not unfit]
             if not idle:
                 return False
             self._take(idle[-1], turn)
