@@ -58,7 +58,14 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         to its end), `KafkaUnreachableError` after `unreachable.timeout.ms`, `AuthorizationError` without READ on a
         topic, `AnotherClusterError`, also for a manifest without partitions, and `AuthenticationError`.
         """
-        return self._read(self._read_end(manifest, timeout_ms, is_over=is_over))
+        return self._read(self._of_log(lambda log: log.end_of(manifest, timeout_ms, is_over=is_over)))
+
+    def check_cluster(self, manifest: Manifest, timeout_ms: int) -> None:
+        """Raise `AnotherClusterError` if the transaction was prepared in another cluster than the one that answers.
+
+        Raises `KafkaTimeoutError` if none does (nothing was changed; ask again), and else as `end_of()`.
+        """
+        self._read(self._of_log(lambda log: log.check_cluster(manifest, timeout_ms)))
 
     def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
@@ -68,7 +75,7 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         Whether they are committed makes no difference. Raises `RecordsGoneError` if any is missing,
         `KafkaTimeoutError` (nothing was changed; ask again), and else as `end_of()`.
         """
-        return self._read(self._read_records(manifest, partitions, timeout_ms))
+        return self._read(self._of_log(lambda log: log.records_of(manifest, partitions, timeout_ms)))
 
     def repair_of(
         self,
@@ -85,7 +92,7 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         that is going to be aborted, and `others` are known to be no repair. Changes nothing. Raises `KafkaTimeoutError`
         if the end is not reached in time (nothing was changed; ask again), and else as `end_of()`.
         """
-        return self._read(self._read_repair(manifest, parts, undecided, timeout_ms, others))
+        return self._read(self._of_log(lambda log: log.repair_of(manifest, parts, undecided, timeout_ms, others)))
 
     def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Return whether this producer may read topics, and how their logs are cleaned.
@@ -93,7 +100,7 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         Changes nothing, and may be called in any state. Raises `KafkaTimeoutError` (`KafkaUnreachableError` after
         `unreachable.timeout.ms`), `AuthenticationError`.
         """
-        return self._read(self._describe_topics(topics))
+        return self._read(self._of_log(lambda log: log.describe_topics(topics, self.max_block_ms)))
 
     def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
         """Request the partitions of topics, as sending does.

@@ -36,14 +36,19 @@ class AsyncParticipantProducer(ParticipantBase[AsyncRecordFuture], AsyncProducer
     async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         """See `ParticipantProducer.end_of`."""
         self._check_here()
-        return await self._read_end(manifest, timeout_ms, is_over=is_over)
+        return await self._of_log(lambda log: log.end_of(manifest, timeout_ms, is_over=is_over))
+
+    async def check_cluster(self, manifest: Manifest, timeout_ms: int) -> None:
+        """See `ParticipantProducer.check_cluster`."""
+        self._check_here()
+        await self._of_log(lambda log: log.check_cluster(manifest, timeout_ms))
 
     async def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
     ) -> list[StoredRecord]:
         """See `ParticipantProducer.records_of`."""
         self._check_here()
-        return await self._read_records(manifest, partitions, timeout_ms)
+        return await self._of_log(lambda log: log.records_of(manifest, partitions, timeout_ms))
 
     async def repair_of(
         self,
@@ -55,12 +60,12 @@ class AsyncParticipantProducer(ParticipantBase[AsyncRecordFuture], AsyncProducer
     ) -> PreparedTxnState | None:
         """See `ParticipantProducer.repair_of`."""
         self._check_here()
-        return await self._read_repair(manifest, parts, undecided, timeout_ms, others)
+        return await self._of_log(lambda log: log.repair_of(manifest, parts, undecided, timeout_ms, others))
 
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """See `ParticipantProducer.describe_topics`."""
         self._check_here()
-        return await self._describe_topics(topics)
+        return await self._of_log(lambda log: log.describe_topics(topics, self.max_block_ms))
 
     async def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
         """See `ParticipantProducer.learn_topics`."""

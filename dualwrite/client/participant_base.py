@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
-from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.log.reader import LogReader
-from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import FutureT, ProducerBase
-from dualwrite.client.records.batch_reading import StoredRecord
-from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.errors import AuthenticationError, DualWriteError, KafkaUnreachableError
 from dualwrite.prepared_state import PreparedTxnState
+
+ResultT = TypeVar("ResultT")
 
 
 class ParticipantBase(ProducerBase[FutureT]):
@@ -67,36 +67,11 @@ class ParticipantBase(ProducerBase[FutureT]):
 
     # ---- the log --------------------------------------------------------------------------------------------
 
-    async def _read_end(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
-        """Implement `end_of()`, in the loop of the connections."""
+    async def _of_log(self, call: Callable[[LogReader], Awaitable[ResultT]]) -> ResultT:
+        """Return the result of one call of a reader of the log, in the loop of the connections."""
         reader = LogReader(self._core.config, self._loop)
         try:
-            return await reader.end_of(manifest, timeout_ms, is_over=is_over)
-        finally:
-            await reader.close()
-
-    async def _read_records(
-        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
-    ) -> list[StoredRecord]:
-        """Implement `records_of()`, in the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
-        try:
-            return await reader.records_of(manifest, partitions, timeout_ms)
-        finally:
-            await reader.close()
-
-    async def _read_repair(
-        self,
-        manifest: Manifest,
-        parts: Collection[PartitionManifest],
-        undecided: PreparedTxnState,
-        timeout_ms: int,
-        others: Collection[PreparedTxnState],
-    ) -> PreparedTxnState | None:
-        """Implement `repair_of()`, in the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
-        try:
-            return await reader.repair_of(manifest, parts, undecided, timeout_ms, others)
+            return await call(reader)
         finally:
             await reader.close()
 
@@ -125,11 +100,3 @@ class ParticipantBase(ProducerBase[FutureT]):
                 raise error
             found[topic] = error
         return found
-
-    async def _describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """Implement `describe_topics()`, in the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
-        try:
-            return await reader.describe_topics(topics, self.max_block_ms)
-        finally:
-            await reader.close()

@@ -73,6 +73,9 @@ class Face:
         knows: bool = self._producer.coordinator_knows(stored)
         return knows
 
+    def check_cluster(self, manifest: Manifest, timeout_ms: int = 30_000) -> None:
+        self._call(self._producer.check_cluster, manifest, timeout_ms)
+
     def end_of(self, manifest: Manifest, timeout_ms: int = 30_000, *, is_over: bool = False) -> TransactionEnd:
         end = self._call(self._producer.end_of, manifest, timeout_ms, is_over=is_over)
         assert isinstance(end, TransactionEnd)

@@ -117,8 +117,6 @@ class UnreadableKafka(CheckedKafka):
     """The same, for a client without READ on the topic."""
 
     async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
-        if not manifest.partitions:
-            return await super().end_of(manifest, timeout_ms, is_over=is_over)
         raise AuthorizationError("READ is missing")
 
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:

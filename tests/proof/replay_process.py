@@ -97,8 +97,6 @@ class GatedKafka(AsyncKafkaParticipant):
         self._gate = gate
 
     async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
-        if not manifest.partitions:  # of the cluster alone
-            return await super().end_of(manifest, timeout_ms, is_over=is_over)
         fate, parked = await self._gate.passing("EndOf")
         try:
             if fate is Fate.GIVEN_UP:

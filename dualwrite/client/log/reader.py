@@ -75,7 +75,7 @@ class LogReader:
         searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
         try:
             if not searches:
-                await self._look_up(manifest, (), asyncio.get_running_loop().time() + timeout_ms / 1000)
+                await self.check_cluster(manifest, timeout_ms)
             ends = await self._run(manifest, searches, timeout_ms, is_over=is_over)
             found = dict(zip(manifest.partitions, ends, strict=True))
             torn = await self._torn_inside(manifest, found, timeout_ms)
@@ -86,6 +86,10 @@ class LogReader:
         return TransactionEnd(
             {each: end for part in found for each, end in torn.get(part, {part: found[part]}).items()}
         )
+
+    async def check_cluster(self, manifest: Manifest, timeout_ms: int) -> None:
+        """Raise `AnotherClusterError` for a transaction of another cluster; see `ParticipantProducer.check_cluster`."""
+        await self._look_up(manifest, (), asyncio.get_running_loop().time() + timeout_ms / 1000)
 
     async def _torn_inside(
         self, manifest: Manifest, found: Mapping[PartitionManifest, PartitionEnd], timeout_ms: int

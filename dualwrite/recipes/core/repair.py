@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dualwrite.client.transactions.manifest import Manifest
@@ -75,13 +74,11 @@ async def is_of_another_cluster(
     if manifest is None:
         return False
     try:
-        await owned.kafka.end_of(replace(manifest, partitions=()), owned.resolve_timeout_ms, is_over=True)
+        await owned.kafka.check_cluster(manifest, owned.resolve_timeout_ms)
     except AnotherClusterError:
         if not is_forgotten(row, text):
             raise
         return ongoing == row
-    except OutcomeUnknown as error:  # of the cluster, that is
-        raise _not_yet(owned, error) from error
     return False
 
 
