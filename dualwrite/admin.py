@@ -307,6 +307,10 @@ class AsyncTransactionAdmin:
         """
         return await self._calls().describe_topics(_several("topics", topics), self._deadline_s(timeout_ms))
 
+    async def creates_topics(self, *, timeout_ms: int | None = None) -> bool | None:
+        """Return whether each broker lets producers create topics; None if this client may not query its settings."""
+        return await self._calls().creates_topics(self._deadline_s(timeout_ms))
+
     async def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """Describe API versions and feature levels, by broker id (KIP-35, KIP-584)."""
         return await self._calls().describe_features(self._deadline_s(timeout_ms))
@@ -513,6 +517,10 @@ class TransactionAdmin:
     def describe_topics(self, topics: Collection[str], *, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
         """See `AsyncTransactionAdmin.describe_topics`."""
         return self._run(self._admin.describe_topics(topics, timeout_ms=timeout_ms))
+
+    def creates_topics(self, *, timeout_ms: int | None = None) -> bool | None:
+        """See `AsyncTransactionAdmin.creates_topics`."""
+        return self._run(self._admin.creates_topics(timeout_ms=timeout_ms))
 
     def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """See `AsyncTransactionAdmin.describe_features`."""

@@ -22,7 +22,7 @@ from dualwrite.cli.connection import (
 from dualwrite.cli.doctor_checks import Check, Verdict, failure
 from dualwrite.cli.doctor_database import database_checks
 from dualwrite.cli.doctor_ids import Ids, id_checks, ids_of, right_check
-from dualwrite.cli.doctor_kafka import cluster_checks, topic_checks
+from dualwrite.cli.doctor_kafka import cluster_checks, is_missing, topic_checks
 from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
 from dualwrite.cli.groups import Command
 from dualwrite.cli.numbers import number_option
@@ -130,12 +130,13 @@ def _kafka(access: KafkaAccess, ids: Ids, topics: tuple[str, ...], guarantees: l
         cluster = admin.describe_cluster()
         found, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(ids.probed[0]))
         described = admin.describe_topics(topics) if topics else {}
+        creates_topics = admin.creates_topics() if any(map(is_missing, described.values())) else None
         if guarantee is not None:
             found.append(right_check(ids, {each: admin.may_write_with(each) for each in ids.probed}))
     if guarantee is not None:
         guarantees.append(guarantee)
         for name, topic in described.items():
-            found += topic_checks(name, topic, guarantee.tier)
+            found += topic_checks(name, topic, guarantee.tier, creates_topics)
     return [Check("kafka", "cluster", f"{cluster.cluster_id}, {counted(len(cluster.brokers), 'broker')}"), *found]
 
 

@@ -15,6 +15,7 @@ from dualwrite.guarantee import Guarantee, Tier, guarantee_of
 _LEAST_INIT_VERSION: Final = 3
 _NEWEST_TRANSACTION_VERSION: Final = 2
 _FEATURE: Final = "transaction.version"
+_UNKNOWN_TOPIC: Final = 3
 
 _UNBOUNDED: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
 
@@ -116,8 +117,13 @@ def _tier_check(tier: Tier) -> Check:
     return warning("kafka", "tier", found, remedy)
 
 
-def topic_checks(name: str, topic: TopicDescription, tier: Tier | None) -> list[Check]:
-    """Return whether dual writes may send to a topic, and whether it can be repaired, by the rights of this client."""
+def topic_checks(name: str, topic: TopicDescription, tier: Tier | None, creates_topics: bool | None) -> list[Check]:
+    """Return whether dual writes may send to a topic, and whether it can be repaired, by the rights of this client.
+
+    `creates_topics`: whether brokers create missing topics; None if unknown.
+    """
+    if topic.is_readable is None:
+        return [_unseen_check(name, topic, creates_topics)]
     checks = [_repair_check(name, topic, tier)]
     if topic.is_writable is False:
         remedy = "grant WRITE on the topic to this client"
@@ -125,17 +131,33 @@ def topic_checks(name: str, topic: TopicDescription, tier: Tier | None) -> list[
     return checks
 
 
+def _unseen_check(name: str, topic: TopicDescription, creates_topics: bool | None) -> Check:
+    """Return whether dual writes may send to a topic that does not exist, or that this client may not see."""
+    where, what = f"topic {name}", "can be written"
+    if not is_missing(topic) or creates_topics is False:
+        remedy = (
+            "create the topic, or grant this client WRITE and READ on it (docs/security.md): until then each block "
+            "that sends to it fails"
+        )
+        return failure(where, what, f"no: {topic.why_not_known}", remedy)
+    if creates_topics is None:
+        remedy = (
+            "create the topic: blocks that send to it fail, unless the cluster creates it (auto.create.topics.enable)"
+        )
+        return warning(where, what, f"not known: {topic.why_not_known}", remedy)
+    remedy = "create the topic: the first block does so only if its client has CREATE, and with the brokers' defaults"
+    return warning(where, what, "it does not exist, and brokers create it (auto.create.topics.enable)", remedy)
+
+
+def is_missing(topic: TopicDescription) -> bool:
+    """Return whether the brokers say that the topic does not exist."""
+    return topic.why_not_known is not None and topic.why_not_known.error_code == _UNKNOWN_TOPIC
+
+
 def _repair_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
     """Return whether dual writes may send to a topic on a cluster of this tier, by the rights of this client."""
     where = f"topic {name}"
     what = "can be repaired"
-    if topic.is_readable is None:
-        return warning(
-            where,
-            what,
-            f"not known: {topic.why_not_known}",
-            "give a topic that exists and that this client may describe",
-        )
     obstacle = obstacle_of(name, topic)
     if obstacle is not None and tier in _UNBOUNDED:
         return Check(where, what, f"no, and it need not be on tier {int(tier)}: {obstacle.why}")

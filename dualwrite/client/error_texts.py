@@ -34,6 +34,7 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.TXN_OFFSET_COMMIT, 30): "READ on the group {0!r}",
     (Api.TXN_OFFSET_COMMIT, 53): "WRITE on the transactional id",
     (Api.DESCRIBE_CONFIGS, 29): "DESCRIBE_CONFIGS on the topic {0!r}",
+    (Api.DESCRIBE_CONFIGS, 31): "DESCRIBE_CONFIGS on the cluster",
     (Api.DESCRIBE_PRODUCERS, 29): "READ on the topic {0!r}",
     (Api.DESCRIBE_TRANSACTIONS, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",
 }

@@ -81,9 +81,9 @@ def test_whether_a_topic_can_be_repaired(call: Call, tier: Tier) -> None:
         "unknown": "warn",
         "kept": "ok",
         "compacted": "fail" if is_bounded else "ok",
-        "missing": "warn",
+        "missing": "fail",
     }
-    assert (done.code, shown.code) == ((1, 1) if is_bounded else (0, 0))
+    assert (done.code, shown.code) == (1, 1 if is_bounded else 0)
     assert checks["topic kept"]["found"] == (
         "yes: readable, cleanup.policy is 'delete'; a record that is published again later than 60000 ms "
         "(message.timestamp.before.max.ms) gets a new timestamp, and keeps its own in a header"
@@ -92,6 +92,37 @@ def test_whether_a_topic_can_be_repaired(call: Call, tier: Tier) -> None:
         assert "fail: topic unreadable, can be repaired: dual writes to this topic are refused: grant READ" in shown.out
     else:
         assert f"it need not be on tier {int(tier)}" in checks["topic compacted"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("creates", "rights", "verdict", "found"),
+    [
+        (False, None, "fail", "no: "),
+        (True, None, "warn", "it does not exist, and brokers create it"),
+        (True, [AclOperation.DESCRIBE], "warn", "not known: "),
+        (True, [], "fail", "no: "),
+    ],
+)
+def test_a_topic_that_does_not_exist_or_may_not_be_seen(
+    call: Call, creates: bool, rights: list[AclOperation] | None, verdict: str, found: str
+) -> None:
+    config = BrokerConfig(auto_create_topics_enable=creates)
+    acls = (
+        None
+        if rights is None
+        else (
+            Acl.allow(ME, AclOperation.ALL, ResourceType.TRANSACTIONAL_ID, "dualwrite-probe"),
+            *(Acl.allow(ME, each, ResourceType.TOPIC, "orders") for each in rights),
+        )
+    )
+    with Emulator(config=config, acls=acls) as broker:
+        done = call("doctor", "--bootstrap-server", broker.bootstrap_servers, "--json", "--topic", "orders")
+        assert "orders" not in broker.cluster.topics
+    (check,) = [each for each in done.document["checks"] if each["where"] == "topic orders"]
+    assert (check["what"], check["verdict"]) == ("can be written", verdict)
+    assert check["found"].startswith(found)
+    assert check["remedy"].startswith("create the topic")
+    assert done.code == (1 if verdict == "fail" else 0)
 
 
 def features(broker_id: int, init: int = 6, level: int = 2, supported: int = 2) -> BrokerFeatures:

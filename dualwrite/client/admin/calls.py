@@ -40,6 +40,7 @@ from dualwrite.errors import (
     NETWORK_EXCEPTION,
     AdminError,
     Api,
+    AuthorizationError,
     IncompleteAnswerError,
     KafkaError,
     KafkaTimeoutError,
@@ -156,6 +157,13 @@ class AdminCalls:
     async def describe_topics(self, topics: Collection[str], deadline_s: float) -> dict[str, TopicDescription]:
         """Describe this client's rights on topics, and how their logs are cleaned."""
         return await describe_topics(self._driver, topics, deadline_s)
+
+    async def creates_topics(self, deadline_s: float) -> bool | None:
+        """Return whether each living broker lets producers create topics; None if this client may not query it."""
+        results = await self._of_each_broker(lambda broker_id, _: codec.creates_topics(broker_id), deadline_s)
+        if any(isinstance(error, AuthorizationError) for error in results.failed.values()):
+            return None
+        return all(_whole(results, "queried").values())
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
         """Describe the API versions and features of each living broker."""

@@ -48,6 +48,7 @@ PATTERN_VERSION: Final = 2
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 _MOST_AGE_MS: Final = "message.timestamp.before.max.ms"
+_CREATES_TOPICS: Final = "auto.create.topics.enable"
 _NO_LIMIT: Final = 2**63 - 1
 
 _FIRST_WITH_RIGHTS: Final = 8
@@ -58,6 +59,7 @@ _WRITE: Final = 4
 """Two of the operations that a client may be allowed."""
 
 _TOPIC_RESOURCE: Final = 2
+_BROKER_RESOURCE: Final = 4
 
 
 class Call(NamedTuple, Generic[T]):
@@ -191,6 +193,25 @@ def _topic_settings(row: Any) -> TopicSettings | None:
     values = {config.name: config.value for config in row.configs or ()}
     most_age_ms = int(values.get(_MOST_AGE_MS) or _NO_LIMIT)
     return TopicSettings(values.get(CLEANUP_POLICY), None if most_age_ms == _NO_LIMIT else most_age_ms)
+
+
+def creates_topics(broker_id: int) -> Call[dict[int, Reply[bool]]]:
+    """Return the request for the setting of this broker by which a topic is created when a producer first names it."""
+
+    def encode(version: int) -> bytes:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            version=version,
+            resource_type=_BROKER_RESOURCE,
+            resource_name=str(broker_id),
+            configuration_keys=[_CREATES_TOPICS],
+        )
+        return _bytes(DescribeConfigsRequest(version=version, resources=[resource]), version)
+
+    def decode(body: memoryview, version: int) -> dict[int, Reply[bool]]:
+        (row,) = _decoded(DescribeConfigsResponse, body, version).results
+        return {broker_id: Reply(row.error_code, any(config.value == "true" for config in row.configs or ()))}
+
+    return Call(Api.DESCRIBE_CONFIGS, (1, 4), encode, decode)
 
 
 def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:
