@@ -19,6 +19,7 @@ from dualwrite.cli.connection import KafkaAccess, database, database_option, jso
 from dualwrite.cli.failures import LEFT, sentence
 from dualwrite.cli.groups import Command
 from dualwrite.cli.live import interval_option, show_live
+from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import (
     columns_that_fit,
     console,
@@ -86,11 +87,15 @@ class Line:
 
 
 class Wanted(NamedTuple):
-    """The ids to show, the schema of their table, and the topics to search besides those that their rows name."""
+    """The ids to show, the schema of their table, and the topics to search besides those that their rows name.
+
+    A transaction hangs if its last record is older than `min_age_s`.
+    """
 
     prefix: str = ""
     schema: str | None = None
     topics: tuple[str, ...] = ()
+    min_age_s: float = DEFAULT_MIN_AGE_MS / 1000
 
 
 @click.command("top", cls=Command, short_help="Show the open transactions, live.")
@@ -100,6 +105,13 @@ class Wanted(NamedTuple):
 @click.option("--prefix", default="", help="Only ids that begin with this.")
 @click.option(
     "--topic", "topics", multiple=True, metavar="NAME", help="Look here, too, for transactions that hang; repeatable."
+)
+@number_option(
+    "--min-age",
+    metavar="SECONDS",
+    least=0.0,
+    default=DEFAULT_MIN_AGE_MS / 1000,
+    help="Show a transaction that hangs once it has had no record for this long.",
 )
 @interval_option
 @click.option("--once", is_flag=True, help="Print the view once; the default if standard output is not a terminal.")
@@ -113,6 +125,7 @@ def command(
     schema: str | None,
     prefix: str,
     topics: tuple[str, ...],
+    min_age: float,
     interval: float,
     once: bool,
     as_json: bool,
@@ -131,11 +144,11 @@ def command(
     """
     if topics and database_url is None:
         raise click.UsageError("--topic looks for transactions of a database's ids: give --database")
-    wanted = Wanted(prefix, schema, topics)
+    wanted = Wanted(prefix, schema, topics, min_age)
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
             found, unseen = look(admin, engine, wanted)
-            _show_once(found, as_json=as_json)
+            _show_once(found, as_json=as_json, hidden_s=0.0 if database_url is None else min_age)
             for each in unseen:
                 click.echo(each, err=True)
             ctx.exit(LEFT if unseen or any(map(_is_wrong, found)) else 0)
@@ -143,11 +156,13 @@ def command(
             show_live(lambda width: _view(admin, engine, wanted, width, access.reach_ms), interval)
 
 
-def _show_once(found: list[Line], *, as_json: bool) -> None:
+def _show_once(found: list[Line], *, as_json: bool, hidden_s: float) -> None:
+    """Print the view. A transaction that hangs is not in it yet if its last record is younger than `hidden_s`."""
     if as_json:
         print_json([asdict(row) for row in found])
     elif not found:
-        click.echo("nothing is open")
+        later = f"; a transaction that hangs is shown after {hidden_s:g} s without a record, with --min-age 0 at once"
+        click.echo(f"nothing is open{later if hidden_s else ''}")
     else:
         cells = [tuple(map(str, _cells(line))) for line in found]
         headers = _headers(found)
@@ -230,7 +245,7 @@ def look(
 
     `timeout_ms` bounds each request to Kafka.
     """
-    prefix, schema, _ = wanted
+    prefix, schema = wanted.prefix, wanted.schema
     listed = [row for row in admin.transactions_of_prefix(prefix, timeout_ms=timeout_ms) if row.state in _OPEN]
     ids = [row.transactional_id for row in listed]
     known = None if engine is None else ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
@@ -245,9 +260,8 @@ def look(
         known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
         lines = lines_of(described, known, now_ms, cluster)
     unseen: list[str] = []
-    found = find_hanging(
-        admin, known, wanted.topics, unseen, min_age_ms=DEFAULT_MIN_AGE_MS, timeout_ms=timeout_ms or MOST_MS
-    )
+    min_age_ms = int(wanted.min_age_s * 1000)
+    found = find_hanging(admin, known, wanted.topics, unseen, min_age_ms=min_age_ms, timeout_ms=timeout_ms or MOST_MS)
     decided = [is_decided(each, known[each.transactional_id or ""], cluster) for each in found]
     return lines + [_line_of(*each, now_ms) for each in zip(found, decided, strict=True)], unseen
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
 from dualwrite.admin import TopicPartition, TransactionAdmin, TransactionDescription
@@ -90,13 +89,10 @@ def test_stored_and_owed_blocks_are_shown(call: Call, database: Database, emulat
         assert "2 blocks, " in text
         assert "2 records" in text
         assert not call(*options, "--prefix", "c-", "--json").document
-        assert call(*options, "--prefix", "c-", "--once").out == "nothing is open\n"
+        assert call(*options, "--prefix", "c-", "--once", "--min-age", 0).out == "nothing is open\n"
 
 
-def test_a_hanging_transaction_is_shown(
-    call: Call, database: Database, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(top, "DEFAULT_MIN_AGE_MS", -1)
+def test_a_hanging_transaction_is_shown(call: Call, database: Database, emulator: Emulator) -> None:
     scenario = Scenario(database, emulator)
     emulator.faults.add(Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=scenario.topic))
     url = database.url.render_as_string(hide_password=False)
@@ -104,10 +100,14 @@ def test_a_hanging_transaction_is_shown(
     with scenario.writer() as writer:
         scenario.write(writer, 1)
         until(lambda: emulator.transactions()[0].state == "CompleteCommit")
-        shown = call(*options)
+        young = call(*options)
+        shown = call(*options, "--min-age", 0)
+    assert young.out.startswith("nothing is open; a transaction that hangs is shown after 60 s without a record")
     assert (shown.code, shown.out.splitlines()[1].split()[3]) == (1, "hangs")
     assert f"`dualwrite transactions commit --topic {scenario.topic} --partition 0 --prepared-state" in shown.out
-    (line,) = call(*options, "--topic", scenario.topic, "--json").document  # the row is settled, and names no topic
+    (line,) = call(
+        *options, "--topic", scenario.topic, "--min-age", 0, "--json"
+    ).document  # the row is settled, and names no topic
     assert (line["transactional_id"], line["pair"]) == (scenario.kafka_id, str(scenario.row()))
     assert "so the database has decided it" in line["next_step"]
 

@@ -268,7 +268,8 @@ class LogReader:
             return OutcomeUnknown(told, **whose)
         return NoMarkerError(
             f"{told}. If its coordinator has nothing to end, it hangs (KAFKA-20734) and holds up everything behind it "
-            "in the partition: `dualwrite transactions find-hanging` shows it",
+            f"in the partition: `dualwrite transactions find-hanging --topic {unmarked[0][0]} "
+            "--max-transaction-timeout 0` shows it",
             **whose,
             partitions=unmarked,
         )
