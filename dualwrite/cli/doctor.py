@@ -22,13 +22,14 @@ from dualwrite.cli.connection import (
 from dualwrite.cli.doctor_checks import Check, Verdict, failure
 from dualwrite.cli.doctor_database import database_checks
 from dualwrite.cli.doctor_ids import Ids, id_checks, ids_of, right_check
-from dualwrite.cli.doctor_kafka import cluster_checks, is_missing, topic_checks
+from dualwrite.cli.doctor_kafka import cluster_checks, is_missing, tier_check, topic_checks
 from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
 from dualwrite.cli.groups import Command
 from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import counted, print_json, print_labelled, print_table
+from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from dualwrite.errors import DualWriteError
-from dualwrite.guarantee import Guarantee
+from dualwrite.guarantee import Guarantee, guarantee_of
 
 _HEADERS: Final = ("Verdict", "Where", "What", "Found")
 _CONCLUSIONS: Final = {
@@ -36,6 +37,7 @@ _CONCLUSIONS: Final = {
     Verdict.WARN: "dual writes work here, within the limits of the warnings",
     Verdict.FAIL: "dual writes do not work here until the failed checks are fixed",
 }
+_NO_WRITE: Final = "not known without WRITE on the ids: grant it and ask again"
 _NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be reached"
 
 
@@ -80,7 +82,7 @@ def command(
 
     Exit code: 0 dual writes work here, maybe with warnings; 1 they do not; 2 Kafka or the database cannot be reached.
     """
-    guarantees: list[Guarantee] = []
+    guarantees: list[Guarantee | None] = []
     with ExitStack() as opened:
         looks = _Looks(access, opened, database_url, transactional_id, max_stored_age)
         in_database, has_database = _reached("database", looks.into_database)
@@ -125,18 +127,20 @@ class _Looks:
         return [] if self._engine is None else id_checks(self._engine, self._access, self.ids)
 
 
-def _kafka(access: KafkaAccess, ids: Ids, topics: tuple[str, ...], guarantees: list[Guarantee]) -> list[Check]:
+def _kafka(access: KafkaAccess, ids: Ids, topics: tuple[str, ...], guarantees: list[Guarantee | None]) -> list[Check]:
     with access.admin() as admin:
         cluster = admin.describe_cluster()
-        found, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(ids.probed[0]))
+        found, tier = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(ids.probed[0]))
         described = admin.describe_topics(topics) if topics else {}
         creates_topics = admin.creates_topics() if any(map(is_missing, described.values())) else None
-        if guarantee is not None:
-            found.append(right_check(ids, {each: admin.may_write_with(each) for each in ids.probed}))
-    if guarantee is not None:
-        guarantees.append(guarantee)
-        for name, topic in described.items():
-            found += topic_checks(name, topic, guarantee.tier, creates_topics)
+        if tier is not None:
+            allowed = {each: admin.may_write_with(each) for each in ids.probed}
+            is_known = allowed[ids.probed[0]]  # the id with which the tier was found
+            found += [tier_check(tier)] if is_known else []
+            found.append(right_check(ids, allowed))
+            guarantees.append(guarantee_of(tier, BOUNDED_TRANSACTION_TIMEOUT_MS) if is_known else None)
+            for name, topic in described.items():
+                found += topic_checks(name, topic, tier if is_known else None, creates_topics)
     return [Check("kafka", "cluster", f"{cluster.cluster_id}, {counted(len(cluster.brokers), 'broker')}"), *found]
 
 
@@ -148,14 +152,14 @@ def _reached(where: str, look: Callable[[], list[Check]]) -> tuple[list[Check], 
         return [failure(where, "reachable", "no", sentence(error))], False
 
 
-def _print(checks: list[Check], guarantees: list[Guarantee]) -> None:
+def _print(checks: list[Check], guarantees: list[Guarantee | None]) -> None:
     print_table(_HEADERS, [(check.verdict, check.where, check.what, check.found) for check in checks])
     for check in checks:
         if check.remedy is not None:
             meaning = meaning_of("Verdict", check.verdict)
             print_labelled(check.verdict, f"{check.where}, {check.what}: {check.remedy}", meaning)
     for guarantee in guarantees:
-        print_labelled("guarantee", guarantee.sentence, None)
+        print_labelled("guarantee", _NO_WRITE if guarantee is None else guarantee.sentence, None)
 
 
 def _worst(checks: list[Check]) -> Verdict:
@@ -163,10 +167,10 @@ def _worst(checks: list[Check]) -> Verdict:
     return next(verdict for verdict in (Verdict.FAIL, Verdict.WARN, Verdict.OK) if verdict in verdicts)
 
 
-def _document(checks: list[Check], guarantees: list[Guarantee]) -> dict[str, object]:
+def _document(checks: list[Check], guarantees: list[Guarantee | None]) -> dict[str, object]:
     """Return the document of `--json`; docs/cli.md has its keys."""
     return {
         "healthy": _worst(checks) is not Verdict.FAIL,
-        "guarantee": asdict(guarantees[0]) if guarantees else None,
+        "guarantee": asdict(guarantees[0]) if guarantees and guarantees[0] else None,
         "checks": [asdict(check) for check in checks],
     }

@@ -85,7 +85,8 @@ def id_checks(engine: sa.Engine, access: KafkaAccess, ids: Ids) -> list[Check]:
     ) as service:
         report = service.plan()
     checks = [_check(found) for found in report.found if found.action in NEEDS_OPERATOR]
-    checks += [warning(_WHERE, "transactional ids", "not all checked", each) for each in report.unseen]
+    if report.unseen:
+        checks.append(warning(_WHERE, "transactional ids", "not all checked", "; ".join(report.unseen)))
     return checks or [Check(_WHERE, "transactional ids", _sound(ids, len(report.found)))]
 
 

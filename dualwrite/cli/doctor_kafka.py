@@ -7,10 +7,9 @@ from typing import Final
 
 from dualwrite.admin import BrokerFeatures, TopicDescription, TwoPhaseCommit
 from dualwrite.cli.doctor_checks import Check, failure, warning
-from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from dualwrite.decisions.obstacles import obstacle_of
 from dualwrite.errors import Api
-from dualwrite.guarantee import Guarantee, Tier, guarantee_of
+from dualwrite.guarantee import Tier
 
 _LEAST_INIT_VERSION: Final = 3
 _NEWEST_TRANSACTION_VERSION: Final = 2
@@ -48,8 +47,8 @@ def tier_of(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> Tier 
 
 def cluster_checks(
     features: Mapping[int, BrokerFeatures], two_phase_commit: Mapping[int, TwoPhaseCommit]
-) -> tuple[list[Check], Guarantee | None]:
-    """Return the checks, and the guarantee of the weakest broker, because any broker may become a coordinator."""
+) -> tuple[list[Check], Tier | None]:
+    """Return the checks, and the tier of the weakest broker, because any may become a coordinator; None: too old."""
     checks: list[Check] = []
     tiers: list[Tier | None] = []
     for broker_id in sorted(features):
@@ -65,9 +64,7 @@ def cluster_checks(
             failure("kafka", "tier", "none", "upgrade the brokers that are too old to Apache Kafka 3.0 or newer")
         )
         return checks, None
-    weakest = max(known)
-    checks.append(_tier_check(weakest))
-    return checks, guarantee_of(weakest, BOUNDED_TRANSACTION_TIMEOUT_MS)
+    return checks, max(known)
 
 
 def _broker_checks(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> tuple[list[Check], Tier | None]:
@@ -103,7 +100,8 @@ def _two_phase_check(where: str, found: TwoPhaseCommit) -> Check:
     return Check(where, what, str(found)) if remedy is None else warning(where, what, str(found), remedy)
 
 
-def _tier_check(tier: Tier) -> Check:
+def tier_check(tier: Tier) -> Check:
+    """Return the tier of a cluster; a bounded one is a warning."""
     found = f"{int(tier)} ({tier.name})"
     if tier in _UNBOUNDED:
         return Check("kafka", "tier", found)
@@ -120,7 +118,7 @@ def _tier_check(tier: Tier) -> Check:
 def topic_checks(name: str, topic: TopicDescription, tier: Tier | None, creates_topics: bool | None) -> list[Check]:
     """Return whether dual writes may send to a topic, and whether it can be repaired, by the rights of this client.
 
-    `creates_topics`: whether brokers create missing topics; None if unknown.
+    `tier` is None if unknown. `creates_topics`: whether brokers create missing topics; None if unknown.
     """
     if topic.is_readable is None:
         return [_unseen_check(name, topic, creates_topics)]
@@ -161,6 +159,9 @@ def _repair_check(name: str, topic: TopicDescription, tier: Tier | None) -> Chec
     obstacle = obstacle_of(name, topic)
     if obstacle is not None and tier in _UNBOUNDED:
         return Check(where, what, f"no, and it need not be on tier {int(tier)}: {obstacle.why}")
+    if obstacle is not None and tier is None:
+        remedy = f"on tiers 3 and 4 dual writes to this topic are refused: {obstacle.remedy}"
+        return warning(where, what, f"no: {obstacle.why}", remedy)
     if obstacle is not None:
         remedy = f"dual writes to this topic are refused: {obstacle.remedy}"
         return failure(where, what, f"no: {obstacle.why}", remedy)

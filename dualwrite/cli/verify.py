@@ -132,10 +132,10 @@ def command(
 def _tier(access: KafkaAccess, prefix: str) -> Tier:
     """Return the tier of these ids, as rights are given by id."""
     with access.admin() as admin:
-        _, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(f"{prefix}-0"))
-    if guarantee is None or guarantee.tier is None:
+        _, tier = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(f"{prefix}-0"))
+    if tier is None:
         raise CannotRunError("some brokers are too old for dual writes; `dualwrite doctor` says which")
-    return guarantee.tier
+    return tier
 
 
 def _say(*, as_json: bool) -> Callable[[str], None]:

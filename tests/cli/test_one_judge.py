@@ -102,6 +102,12 @@ class Heard:
         assert all(each["remedy"] for each in done.document["checks"] if each["verdict"] == "fail")
         return failed
 
+    def doctor_told(self) -> tuple[set[str], str]:
+        """Return what doctor checks, and its text."""
+        options = ("doctor", *self._options, "--transactional-id", ID)
+        checks = self._call(*options, "--json").document["checks"]
+        return {each["what"] for each in checks}, self._call(*options).out
+
     def recover(self, *more: str) -> Ended:
         return self._call("recover", *self._options, "--all", "--min-age", 0, *more)
 
@@ -212,6 +218,9 @@ def test_no_write_on_the_id(call: Call, sqlite: SqliteDatabase, profile: Profile
         heard = Heard(call, sqlite, broker)
         assert heard.refusals() == {AuthorizationError}
         assert heard.doctor() == {"right to write"}
+        checks, told = heard.doctor_told()
+        assert "tier" not in checks
+        assert "guarantee: not known without WRITE on the ids: grant it and ask again\n" in told
         done = heard.recover("--json", "--apply")
         assert done.code == 1
         assert "this client has no WRITE on the transactional id" in done.document["unseen"][0]

@@ -492,7 +492,7 @@ def test_another_cluster_is_refused_before_anything_is_changed(
         elsewhere: dict[str, Any] = {"bootstrap_servers": another.bootstrap_servers}
         for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
             with DualWriter(store.aside, transactional_id="tid", **elsewhere) as writer:
-                with pytest.raises(AnotherClusterError, match="nothing was changed") as raised:
+                with pytest.raises(AnotherClusterError, match="neither the database nor a topic was changed") as raised:
                     use(writer)
                 assert raised.value.prepared_in == site.manifest().cluster_id
         given: dict[str, Any] = {"transactional_ids": ["tid"], "min_age_ms": 0, **elsewhere}
