@@ -54,6 +54,15 @@ def forget_each(engine: sa.Engine, access: KafkaAccess, chosen: Chosen, *, apply
     return done
 
 
+def sum_up(done: Sequence[Forgotten], *, apply: bool) -> None:
+    """Print how many dual writes were given up, or would be; nothing if there are none."""
+    count = sum(each.error is None for each in done)
+    if count and apply:
+        click.echo(f"{counted(count, 'dual write')} {'was' if count == 1 else 'were'} given up")
+    elif count:
+        click.echo(f"{counted(count, 'dual write')} would be given up; nothing was changed: --apply does it")
+
+
 def _say(cluster_id: str, found: Sequence[Forgotten]) -> None:
     if not found:
         click.echo(f"no row names a transaction of the cluster {cluster_id} that may be in doubt", err=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from dualwrite.cli.connection import (
     schema_option,
 )
 from dualwrite.cli.failures import LEFT
-from dualwrite.cli.forgotten import Chosen, forget_each
+from dualwrite.cli.forgotten import Chosen, forget_each, sum_up
 from dualwrite.cli.groups import Command
 from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
@@ -264,8 +265,16 @@ def _once(service: RecoveryService, done: Done, handover: Handover, *, apply: bo
     if handover.as_json:
         print_json(as_document(report, done))
     else:
-        _print(report)
+        _print(report if apply else _without(report, done.forgotten))
+        sum_up(done.forgotten, apply=apply)
     return 0 if report.is_clean and not done.has_failed else LEFT
+
+
+def _without(report: RecoveryReport, forgotten: Sequence[Forgotten]) -> RecoveryReport:
+    """Return the report without the ids that would be given up: its advice on them is the command that was typed."""
+    ids = {each.transactional_id for each in forgotten}
+    is_told = [each.action is not Action.ANOTHER_CLUSTER or each.transactional_id not in ids for each in report.found]
+    return replace(report, found=tuple(compress(report.found, is_told)))
 
 
 def _rounds(service: RecoveryService, interval_s: float, *, apply: bool, as_json: bool) -> int:

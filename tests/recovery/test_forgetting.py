@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import DropRequest, Emulator, Fault
+from dualwrite.cli.forgotten import sum_up
 from dualwrite.errors import AnotherClusterError, IllegalStateError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
@@ -287,6 +288,10 @@ def test_the_command_lists_the_transactions_to_give_up_and_asks(call: Call, stor
         assert planned.code == 1
         assert "gives up the proof of 1 dual write (1 record) that the database has committed" in planned.err
         assert f"tid {site.row()}: 1 record in orders-" in planned.err
+        assert planned.out.splitlines() == [
+            "0 to resolve, 0 left, 0 waiting, 0 settled",
+            "1 dual write would be given up; nothing was changed: --apply does it",
+        ]
         asked = call(*options, "--all", "--forget-cluster", cluster_id, "--apply")
         assert (asked.code, "pass --yes" in asked.err) == (2, True)
         assert site.text() == text
@@ -327,3 +332,19 @@ def test_a_move_ends_although_one_writer_started_too_early(call: Call, store: Sq
         write(early, "later")
         early.close()
         assert published(another) == ["early", "later"]
+
+
+@pytest.mark.parametrize(
+    ("failed", "apply", "told"),
+    [
+        ([None], True, "1 dual write was given up\n"),
+        ([None, "in use", None], True, "2 dual writes were given up\n"),
+        (["in use"], True, ""),
+        ([], False, ""),
+    ],
+)
+def test_the_last_line_counts_what_was_given_up(
+    capsys: pytest.CaptureFixture[str], failed: list[str | None], apply: bool, told: str
+) -> None:
+    sum_up([Forgotten("tid", "7:1", 1, ("orders-0",), each is None, each) for each in failed], apply=apply)
+    assert capsys.readouterr().out == told

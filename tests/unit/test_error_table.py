@@ -89,7 +89,7 @@ TABLE: dict[Api, dict[ErrorClass, set[int]]] = {
         FENCED: {47, 90},
         UNSUPPORTED: {35},
     },
-    Api.DESCRIBE_CONFIGS: {RETRY: {7}, LOOKUP: {13}, REFUSED: {29}, UNSUPPORTED: {35}},
+    Api.DESCRIBE_CONFIGS: {RETRY: {7}, LOOKUP: {13}, REFUSED: {29, 31}, UNSUPPORTED: {35}},
 }
 # after these, a description may show how the prepared transaction ended
 ENDED_BY_ANOTHER = (47, 48, 49, 90)

@@ -76,9 +76,9 @@ class Manifest:
         whose = f" of transactional id {transactional_id!r}" if transactional_id else ""
         return AnotherClusterError(
             f"the prepared transaction {self.prepared_state}{whose} was prepared in the Kafka cluster "
-            f"{self.cluster_id!r}, and this is {cluster_id!r}; neither the database nor a topic was changed: connect to "
-            "the cluster in which it was prepared. If that cluster is gone for good, give up what may be in doubt there: "
-            f"`dualwrite recover --forget-cluster {self.cluster_id} --all`",
+            f"{self.cluster_id!r}, and this is {cluster_id!r}; neither the database nor a topic was changed: connect "
+            "to the cluster in which it was prepared. If that cluster is gone for good, give up what may be in doubt "
+            f"there: `dualwrite recover --forget-cluster {self.cluster_id} --all`",
             prepared_in=self.cluster_id,
             found=cluster_id,
         )
