@@ -31,10 +31,11 @@ def pair_of(found: HangingTransaction) -> PreparedTxnState:
     return PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
 
-def next_step(found: HangingTransaction, *, is_decided: bool = False) -> str:
+def next_step(found: HangingTransaction, *, is_decided: bool | None = None) -> str:
     """Return the commands that end a transaction that was found hanging, and when each is right.
 
-    `is_decided`: the row of its id names it, and nothing says that the row is of another cluster.
+    `is_decided`: whether the row of its id names it (True), or none or an earlier one (False), and nothing says that
+    the row is of another cluster; None if neither is known.
     """
     topic, partition = found.topic_partition
     pair = pair_of(found)
@@ -51,5 +52,11 @@ def next_step(found: HangingTransaction, *, is_decided: bool = False) -> str:
         step = (
             f"The row of its id names it, so the database has decided it, unless the row is of another cluster: commit "
             f"it: {ends.commit}; only if its loss was acknowledged, and its records were sent again: {ends.abort}"
+        )
+    elif is_decided is False:
+        step = (
+            "The row of its id names an earlier transaction, or none, so this database had not decided it when the row "
+            f"was read: if a second look says the same, abort it: {ends.abort}; unless another database decides the "
+            f"id, and has decided it, as the error of its dual writer says: {ends.commit}"
         )
     return f"{topic}-{partition}: {pair} of {whose} has written nothing since {since:%Y-%m-%d %H:%M:%S} UTC. {step}"

@@ -266,7 +266,7 @@ def look(
     return lines + [_line_of(*each, now_ms) for each in zip(found, decided, strict=True)], unseen
 
 
-def _line_of(hanging: HangingTransaction, decided: bool, now_ms: int) -> Line:
+def _line_of(hanging: HangingTransaction, decided: bool | None, now_ms: int) -> Line:
     return Line(
         transactional_id=hanging.transactional_id or "",
         state="Ongoing",

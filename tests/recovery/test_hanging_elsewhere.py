@@ -5,8 +5,15 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
+from dualwrite.admin import HangingTransaction, TopicPartition
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaTimeoutError
-from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging
+from dualwrite.hanging import next_step
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging, is_decided
+from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
 
@@ -48,3 +55,40 @@ def test_no_search_begins_after_the_stop() -> None:
     stopped.set()
     assert search(admin, "a", "b", stopped=stopped) == []
     assert admin.searched == []
+
+
+HANGING = HangingTransaction(TopicPartition("orders", 1), 7, 3, 0, 93, 0, "id")
+ELSEWHERE = str(Manifest(PreparedTxnState("7:2"), "another", (), has_offsets=False))
+COMMIT = "`dualwrite transactions commit --topic orders --partition 1 --prepared-state 7:3`"
+ABORT = "`dualwrite transactions abort --topic orders --partition 1 --start-offset 93`"
+
+
+@pytest.mark.parametrize(
+    ("state", "manifest", "version", "decided"),
+    [
+        ("7:3", "", 2, True),
+        ("7:3", "", 1, None),
+        ("7:2", "", 2, False),
+        ("7:2", "committed 7:2", 1, False),
+        ("7:2", ELSEWHERE, 2, None),
+        ("", "", 2, False),
+        ("7:4", "", 2, None),
+        ("8:2", "", 2, None),
+        ("damaged", "", 2, None),
+        (None, "", 2, None),
+    ],
+)
+def test_whether_the_row_says_that_a_transaction_is_decided(
+    state: str | None, manifest: str, version: int, decided: bool | None
+) -> None:
+    assert is_decided(HANGING, StoredRow(state, manifest), Cluster("here", version, lambda _: True)) is decided
+
+
+def test_the_next_step_follows_the_row() -> None:
+    decided, undecided, unknown = (next_step(HANGING, is_decided=each) for each in (True, False, None))
+    assert f"commit it: {COMMIT}; only if" in decided
+    assert (
+        f"this database had not decided it when the row was read: if a second look says the same, abort it: {ABORT}"
+        in (undecided)
+    )
+    assert f"says: {COMMIT}; else: {ABORT}" in unknown

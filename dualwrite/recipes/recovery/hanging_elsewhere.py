@@ -73,19 +73,26 @@ def find_hanging(
     return [each for each in found if each.transactional_id in rows]
 
 
-def is_decided(hanging: HangingTransaction, row: StoredRow, cluster: Cluster) -> bool:
-    """Return whether the row names the transaction, and no other is known to have its pair.
+def is_decided(hanging: HangingTransaction, row: StoredRow, cluster: Cluster) -> bool | None:
+    """Return whether the row says that its database has decided the transaction; None if it does not say.
 
-    Others have it before transaction.version 2, and where the row's was prepared in another cluster.
+    True: it names the transaction. Others have its pair before transaction.version 2, and where the row's was prepared
+    in another cluster. False: it names none, or an earlier one; a later one may have replaced this one.
     """
+    if row.state is None:
+        return None
     pair = pair_of(hanging)
-    if row.state != str(pair) or cluster.transaction_version < 2:
-        return False
     try:
-        manifest = manifest_of(pair, row.manifest)
+        named = PreparedTxnState(row.state)
+        manifest = None if named.is_empty else manifest_of(named, row.manifest)
     except ValueError:
-        return False
-    return manifest is None or not manifest.is_elsewhere(cluster.cluster_id)
+        return None
+    if manifest is not None and manifest.is_elsewhere(cluster.cluster_id):
+        return None
+    if named == pair:
+        return True if cluster.transaction_version >= 2 else None
+    is_earlier = named.producer_id == pair.producer_id and named.producer_epoch < pair.producer_epoch
+    return False if named.is_empty or is_earlier else None
 
 
 def _not_searched(topic: str, why: str) -> str:

@@ -272,7 +272,7 @@ def found(seen: Seen, action: Action, *, changed: bool = False, error: str | Non
     )
 
 
-def found_hanging(name: str, row: str | None, hanging: HangingTransaction, *, is_decided: bool) -> Found:
+def found_hanging(name: str, row: str | None, hanging: HangingTransaction, *, is_decided: bool | None) -> Found:
     """Return the result for a transaction of an id that hangs in a partition, found there and not by the row."""
     topic, partition = hanging.topic_partition
     return Found(
