@@ -151,9 +151,10 @@ MUTANTS: Final = (
     ),
     _mutant(
         "row-read-once",
-        "the second reading: the row is read only before the id is initialised",
+        "the second reading: the row is read only before the id is initialised, and not for the question of the cluster",
         _in(3, "a1/b1", kills=1),
         Edit(_COMPLETION, "row = await database.read(owned.transactional_id)", "row = owned.read_before"),
+        Edit(_COMPLETION, "if await is_of_another_cluster(owned, database, row, ongoing):", "if False:"),
         Edit(_STEPS, "owned.telemetry.reach(PausePoint.AFTER_LOCK)", "owned.read_before = row"),
         Edit(_PUBLISHING, "owned.telemetry.reach(PausePoint.AFTER_LOCK)", "owned.read_before = row"),
     ),
@@ -375,7 +376,7 @@ MUTANTS: Final = (
     _mutant(
         "owed-rolled-back",
         "owed records stay owed after a rollback",
-        _in(4, "a1,a2", timeouts=1, kills=1),
+        _in(1, "a1,a2", timeouts=1, aborts=1),
         Edit(
             _OWNED_ID,
             (
