@@ -151,7 +151,7 @@ MUTANTS: Final = (
     ),
     _mutant(
         "row-read-once",
-        "the second reading: the row is read only before the id is initialised, and not for the question of the cluster",
+        "the second reading: the row is read before the id is initialised, and not for the cluster either",
         _in(3, "a1/b1", kills=1),
         Edit(_COMPLETION, "row = await database.read(owned.transactional_id)", "row = owned.read_before"),
         Edit(_COMPLETION, "if await is_of_another_cluster(owned, database, row, ongoing):", "if False:"),
