@@ -90,9 +90,12 @@ class Strike:
 
 
 def _is_swallowed(frame: FrameType | None) -> bool:
-    """Return whether SQLAlchemy gives a connection back here, or an object is collected: no exception leaves these."""
+    """Return whether no exception leaves this place.
+
+    SQLAlchemy gives a connection back there, an object is collected, or a handler of `logging` formats a line.
+    """
     while frame is not None:
-        if frame.f_code.co_name == "_finalize_fairy" or frame.f_code.co_filename == weakref.__file__:
+        if frame.f_code.co_name in ("_finalize_fairy", "callHandlers") or frame.f_code.co_filename == weakref.__file__:
             return True
         frame = frame.f_back
     return False
