@@ -116,10 +116,13 @@ def run(emulator: Emulator, tmp_path: Path) -> Run:
     return run_example
 
 
-def test_the_readme_opens_with_a_dual_write_that_works(run: Run, emulator: Emulator, tmp_path: Path) -> None:
+def test_the_readme_opens_with_a_dual_write_that_works(
+    run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = examples(ROOT / "README.md")[0]
     assert len(code.splitlines()) <= 20
     namespace = run(in_file(code, tmp_path / "shop.db"))
+    assert capsys.readouterr().out == "committed\n"
     engine = namespace["engine"]
     assert isinstance(engine, sa.Engine)
     with engine.connect() as connection:

@@ -24,7 +24,12 @@ from tests.test_docs import PAGES, ROOT, examples
 
 pytestmark = pytest.mark.timeout(1800)  # each checker reads all imports of the samples
 
-FRAGMENTS: Final = ("broker.faults.add(Fault(point=", "df.write.format(", "orders = (\n    spark.readStream")
+FRAGMENTS: Final = (
+    "kafka_crashes.kill_client(",
+    "broker.faults.add(Fault(point=",
+    "df.write.format(",
+    "orders = (\n    spark.readStream",
+)
 """How they begin."""
 
 ENGINE: Final = """

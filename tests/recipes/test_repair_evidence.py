@@ -248,7 +248,9 @@ def test_a_topic_that_was_deleted(site: Site) -> None:
     site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("orders"))
     with site.writer() as writer, pytest.raises(PreparedTransactionLost):
         writer.recover()
-    assert site.serviced().found[0].action is Action.LOST
+    (found,) = site.serviced().found
+    assert found.action is Action.LOST
+    assert str(found.error).startswith("nothing of it is left in orders: the topic is gone, or was created anew")
 
 
 @pytest.mark.parametrize("acknowledged", [(), ("tid",)], ids=["", "acknowledged"])

@@ -303,6 +303,8 @@ def _why(seen: Seen, action: Action) -> str | None:
         return f"only the log shows how {seen.stored} has ended: grant READ on its topics ({seen.unread})"
     if action is Action.FAILED:
         return "this id has no batch with an unproven end, so nothing was published again"
+    if action is Action.LOST:
+        return seen.why_lost
     is_refused = action in (Action.ANOTHER_CLUSTER, Action.WENT_BACK)
     return first_line(seen.refusal) if is_refused and seen.refusal is not None else None
 

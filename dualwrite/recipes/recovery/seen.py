@@ -103,6 +103,19 @@ class Seen:
         return self.manifest is not None and self.manifest.has_offsets
 
     @property
+    def why_lost(self) -> str | None:
+        """Why aborted records cannot be published again; None if it is not known."""
+        if self.has_offsets:
+            return "consumed offsets went with it, and offsets are not in the log of the topics"
+        if self.manifest is None:
+            return "its row has no manifest"
+        if self.unread is not None:
+            return f"the log of its topics cannot be read: {self.unread}"
+        topics = ", ".join(dict.fromkeys(part.topic for part in self.end.gone)) if self.end is not None else ""
+        why = "the topic is gone, or was created anew, or its records were removed"
+        return f"nothing of it is left in {topics}: {why}" if topics else None
+
+    @property
     def waits_ms(self) -> int | None:
         """For how long the oldest block of the id has waited in the database for Kafka; None if none waits."""
         since_ms = self.row.waiting.since_ms
