@@ -27,7 +27,7 @@ from dualwrite.producer import TopicPartition
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.conftest import AWAITED, BLOCKING
-from tests.crash.scenario import AtPoint, OrdinaryError
+from tests.crash.scenario import AtPoint, InjectedError, OrdinaryError
 from tests.recipes.faces import FACES, INSERT, ON_ASYNCPG, WAYS, Block, Face
 from tests.support.narrowing import current
 from tests.support.topics import read_topic
@@ -328,3 +328,24 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_it(face: Face) -> Non
                 os._exit(0)
         assert seen.error is None
         face.scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("face", ["postgres", "mariadb", "psycopg"], indirect=True)
+def test_a_forked_child_that_reaches_the_end_of_a_block_without_records_does_not_commit_it(face: Face) -> None:
+    me, status = os.getpid(), None
+    try:
+        with suppress(InjectedError), face.block() as block:
+            block.insert(1)
+            child = os.fork()
+            if child:
+                status = os.waitpid(child, 0)[1]
+                block.insert(2)
+                raise InjectedError
+    except IllegalStateError as error:
+        assert os.getpid() != me
+        os._exit(0 if "nothing was" in str(error) else 1)
+    finally:
+        if os.getpid() != me:
+            os._exit(2)
+    assert status == 0
+    assert face.rows == []

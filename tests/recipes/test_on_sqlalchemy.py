@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from dualwrite.errors import IllegalStateError, RecipeError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from tests.crash.conftest import AWAITED
-from tests.recipes.faces import ON_SQLALCHEMY, Face
+from tests.crash.scenario import InjectedError
+from tests.recipes.faces import INSERT, ON_SQLALCHEMY, Face
 from tests.support.event_class import Event
 
 EACH = pytest.mark.parametrize("face", ON_SQLALCHEMY, indirect=True)
@@ -102,6 +104,24 @@ def test_a_listener_that_sends_the_first_statement_finds_the_mark(face: Face) ->
         block.put(1)
         mark = vars(driver_of(face, block.tx))[MARK_ATTRIBUTE]
         assert face.ask(block.tx, f"SELECT current_setting('{MARK}', true)") == mark
+    face.scenario.assert_both_sides_agree("1")
+
+
+@EACH
+@pytest.mark.parametrize("part", ["nested", "joined", "joined in a savepoint"])
+def test_a_part_of_a_session_on_the_connection_of_a_block_takes_its_records_back(face: Face, part: str) -> None:
+    """Also those sent before its first statement, with which SQLAlchemy would set the savepoint."""
+    mode: Any = "create_savepoint" if part == "joined" else "conditional_savepoint"
+    made: Any = AsyncSession if face.name in AWAITED else Session
+    with face.own("connection") as connection, face.block(connection) as block, ExitStack() as around:
+        block.put(1)
+        if "in a savepoint" in part:
+            around.enter_context(face.part(block.tx))
+        session = around.enter_context(face.entered(made(connection, join_transaction_mode=mode)))
+        with suppress(InjectedError), face.entered(session.begin_nested() if part == "nested" else session.begin()):
+            block.send(2)
+            face.on(session, INSERT.format(2))
+            raise InjectedError
     face.scenario.assert_both_sides_agree("1")
 
 

@@ -310,6 +310,21 @@ def test_a_savepoint_takes_its_records_back(scenario: Scenario, sessions: Sessio
     scenario.assert_both_sides_agree("4")
 
 
+def test_a_savepoint_takes_back_a_record_sent_before_its_first_statement(
+    scenario: Scenario, sessions: Sessions
+) -> None:
+    with sessions() as session:
+        dual = current_dual_write(session)
+        with session.begin_nested() as savepoint:
+            dual.send(scenario.topic, key="k", value="1")
+            session.add(Event(1))
+            session.flush()
+            savepoint.rollback()
+        put(session, scenario, 2)
+        session.commit()
+    scenario.assert_both_sides_agree("2")
+
+
 def test_a_savepoint_before_everything_else(scenario: Scenario, sessions: Sessions) -> None:
     """SQLite's driver would begin the transaction with it, and RELEASE would commit its rows."""
     with sessions() as session:

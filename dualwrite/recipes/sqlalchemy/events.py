@@ -6,13 +6,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.event.api import _event_key
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session, SessionTransaction, SessionTransactionOrigin
 
 from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.outcome import Outcome, note_outcome, outcome_of
@@ -25,7 +25,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     mark_transactions,
     notify_of_ends,
 )
-from dualwrite.recipes.sqlalchemy.engines import is_mysql
+from dualwrite.recipes.sqlalchemy.engines import connections_of, is_mysql
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import note_undone
 from dualwrite.recipes.sqlalchemy.own_statements import OWN, execute_as_own
 
@@ -134,10 +134,28 @@ def _after_transaction_create(session: Session, transaction: SessionTransaction)
     """Set a savepoint at once.
 
     A Session would wait for the first statement. Then records sent before it would be outside the savepoint, and so
-    would all statements on a Connection that the application holds.
+    would all statements on a Connection that the application holds. A Session that is bound to the Connection of a dual
+    write may set one at its beginning, too.
     """
-    if transaction.nested and ON_CONNECTION in vars(session):
-        session.connection()
+    if transaction.nested:
+        root = session.get_transaction()
+        for bind in {session.bind, *(() if root is None else connections_of(root))}:
+            if _carries_a_dual_write(bind):
+                session.connection(bind_arguments={"bind": bind})
+    elif transaction.origin is SessionTransactionOrigin.BEGIN and _begins_by_savepoint(session):
+        session.connection(bind_arguments={"bind": session.bind})
+
+
+def _carries_a_dual_write(bind: sa.Engine | sa.Connection | None) -> TypeGuard[sa.Connection]:
+    return isinstance(bind, sa.Connection) and ON_CONNECTION in vars(bind)
+
+
+def _begins_by_savepoint(session: Session) -> bool:
+    """Return whether the Session joins a dual write on its Connection, and ends only a part of it."""
+    bind, mode = session.bind, session.join_transaction_mode
+    return _carries_a_dual_write(bind) and (
+        mode == "create_savepoint" or (mode == "conditional_savepoint" and bind.in_nested_transaction())
+    )
 
 
 def _on_error(context: ExceptionContext) -> None:

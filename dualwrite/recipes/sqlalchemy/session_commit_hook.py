@@ -13,7 +13,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.sqlalchemy.binding import Binding
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
@@ -70,8 +69,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
 
     def arrive(self, send_commit: Callable[[], None]) -> None:
         """Decide: COMMIT was requested, and `send_commit` sends it."""
-        if self._belongs_to_the_parent:
-            raise IllegalStateError(_OF_THE_PARENT)
+        self.assert_ours()
         self._arrival.send_commit = send_commit
         self.has_arrived = self._has_ended = True
         try:
@@ -90,9 +88,3 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._has_ended = True
         self.write.drop()
         self.close()
-
-
-_OF_THE_PARENT = (
-    "this database transaction belongs to the process that forked; nothing was written here: let the parent end it, "
-    "and use separate sessions in the child"
-)

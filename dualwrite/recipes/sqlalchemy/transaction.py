@@ -179,6 +179,7 @@ class SqlAlchemyTransaction:
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
+        self.assert_ours()
         self._assert_not_doomed()
         if self._second_database:
             raise IllegalStateError(_SECOND_DATABASE)
@@ -192,6 +193,7 @@ class SqlAlchemyTransaction:
 
     def commit(self) -> None:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
+        self.assert_ours()
         self._committing = True
         if has_commit_listeners(self.connection):
             event.listen(self.connection, "commit", commit_has_begun)  # runs before the engine's listeners
@@ -300,6 +302,11 @@ class SqlAlchemyTransaction:
     def _belongs_to_the_parent(self) -> bool:
         """Whether this is a forked child, which shares the socket: sending on it would end the parent's transaction."""
         return os.getpid() != self._process_id
+
+    def assert_ours(self) -> None:
+        """Raise IllegalStateError in a forked child."""
+        if os.getpid() != self._process_id:
+            raise IllegalStateError(_OF_THE_PARENT)
 
     def _drop(self, what: str, error: Exception) -> None:
         """Drop the connection after a failure. Logs once: closing also fails after a failed rollback."""
@@ -463,4 +470,8 @@ _UNDONE = (
 _JOINED = (
     "the Session takes part in a transaction that was begun on its Connection, so Session.commit() commits nothing; "
     "neither database nor Kafka was changed: give the Connection to the dual write, or let the Session begin"
+)
+_OF_THE_PARENT = (
+    "this database transaction belongs to the process that forked; nothing was written here: let the parent end it, "
+    "and use separate sessions in the child"
 )
