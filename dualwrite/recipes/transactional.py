@@ -18,10 +18,13 @@ May import `core`; knows no database library.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
 from functools import wraps
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Concatenate, Final, Generic, Literal, ParamSpec, TypeVar, get_args, overload
 
 from dualwrite.errors import ConfigError, IllegalStateError
@@ -114,7 +117,8 @@ class Transactional(_Decorator[TxT]):
     the outermost call apply.
 
     Raises ConfigError for a function without `tx`, for coroutine functions and for generators, and for "savepoint"
-    if the database has no savepoints.
+    if the database has no savepoints. So does a call that returns an awaitable, a generator or a context manager made
+    of one, whose body would run after the block; both sides are rolled back.
     """
 
     @overload
@@ -132,17 +136,15 @@ class Transactional(_Decorator[TxT]):
         return Transactional(self._writer, **settings) if function is None else self._decorated(function)
 
     def _decorated(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-            raise ConfigError(
-                f"{function!r} returns before its body has run, so its dual write would be committed too early: "
-                "decorate a plain function, or a coroutine function with an AsyncDualWriter"
-            )
+        kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(is_kind(function) for is_kind in kinds):
+            raise _returned_too_early(function, "is a coroutine function or a generator")
         signature, position = _without_tx(function)
 
         @wraps(function)
         def dual_write(*args: Any, **kwargs: Any) -> Any:
             async def body(tx: Any) -> Any:
-                return function(*args[:position], tx, *args[position:], **kwargs)
+                return _finished(function, function(*args[:position], tx, *args[position:], **kwargs))
 
             return blocking.run(self._run(body))
 
@@ -185,10 +187,39 @@ class AsyncTransactional(_Decorator[TxT]):
 
         @wraps(function)
         async def dual_write(*args: Any, **kwargs: Any) -> Any:
-            return await self._run(lambda tx: function(*args[:position], tx, *args[position:], **kwargs))
+            async def body(tx: Any) -> Any:
+                return _finished(function, await function(*args[:position], tx, *args[position:], **kwargs))
+
+            return await self._run(body)
 
         dual_write.__signature__ = signature  # type: ignore[attr-defined]
         return dual_write
+
+
+_UNFINISHED: Final = (
+    Awaitable,
+    GeneratorType,
+    AsyncGeneratorType,
+    _GeneratorContextManager,
+    _AsyncGeneratorContextManager,
+)
+
+
+def _finished(function: Callable[..., Any], result: Any) -> Any:
+    """Return the result of a decorated function. Raises ConfigError for one whose body would run after the block.
+
+    `inspect` does not see such a function behind a wrapper, `contextmanager` for one. A task is running already.
+    """
+    if isinstance(result, _UNFINISHED) and not asyncio.isfuture(result):
+        raise _returned_too_early(function, f"returned a {type(result).__name__}, which runs later")
+    return result
+
+
+def _returned_too_early(function: Callable[..., Any], said: str) -> ConfigError:
+    return ConfigError(
+        f"{function!r} {said}, so its dual write would be committed too early, before its body has run; neither "
+        "database nor Kafka was changed: decorate a plain function, or a coroutine function with an AsyncDualWriter"
+    )
 
 
 def _without_tx(function: Callable[..., Any]) -> tuple[inspect.Signature, int]:

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
@@ -105,44 +106,58 @@ class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
 # ---- blocks ------------------------------------------------------------------------------------------------------
 
 
-class ThreadBlocks(Generic[TxT]):
-    """The current block of a writer in each thread."""
+class _Entered(Generic[TxT]):
+    """The entry of a thread, and of its task if any, into a block."""
 
-    def __init__(self) -> None:
-        self.of_thread: Final = threading.local()
-        """Has an attribute `tx` inside a block."""
+    __slots__ = ("blocks", "outer", "task", "thread", "tx")
+
+    def __init__(self, blocks: Blocks[TxT], tx: TxT) -> None:
+        self.blocks: Final = blocks
+        self.tx: TxT | None = tx
+        """None when the block has ended."""
+        self.thread: Final = threading.get_ident()
+        self.task = _current_task()
+        outer = _innermost.get()
+        while outer is not None and outer.tx is None:
+            outer = outer.outer
+        self.outer: Final[_Entered[Any] | None] = outer
+
+    def leave(self) -> None:
+        """Note the end of the block, in any thread and context; harmless when repeated."""
+        self.tx = self.task = None
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - in its `__all__`; `current_task` raises where no loop runs
+    return None if loop is None else asyncio.current_task(loop)
+
+
+_innermost: ContextVar[_Entered[Any] | None] = ContextVar("dualwrite_innermost_block", default=None)
+"""Of all writers together, because contexts never give up a variable. The block may have ended."""
+
+
+class Blocks(Generic[TxT]):
+    """The current block of a writer in each thread, and in each task of a thread."""
 
     @property
     def current(self) -> TxT | None:
-        """The innermost block of this thread."""
-        tx: TxT | None = getattr(self.of_thread, "tx", None)
-        return tx
+        """The innermost open block among those that this thread, or this task, has entered in this context.
 
-
-class TaskBlocks(Generic[TxT]):
-    """The current block of a writer in each task.
-
-    Keyed by task, not a context variable: tasks that a block starts would inherit that, and must not be in the block,
-    because two tasks must not use one Session.
-    """
-
-    def __init__(self) -> None:
-        # Keyed by id(): WeakKeyDictionary is slow. The reference detects that a later task has reused the id.
-        self._of_task: dict[int, tuple[weakref.ref[asyncio.Task[Any]], TxT]] = {}
-
-    @property
-    def current(self) -> TxT | None:
-        """The innermost block of this task."""
-        task = asyncio.current_task()
-        found = self._of_task.get(id(task))
-        return found[1] if found is not None and found[0]() is task else None
-
-    def move(self, task: asyncio.Task[Any], tx: TxT | None) -> TxT | None:
-        """Make the block of `tx` the current one of `task`, and return the previous one."""
-        found = self._of_task.pop(id(task), None)
-        if tx is not None:
-            self._of_task[id(task)] = (weakref.ref(task), tx)
-        return found[1] if found is not None and found[0]() is task else None
+        A context alone is not enough: tasks and threads that a block starts may inherit it, and must not be in the
+        block, because two must not use one Session. Nor is a thread: frameworks enter a block in one thread of a pool
+        and end it in another, and a task may wait inside the block of a writer for threads.
+        """
+        entered = _innermost.get()
+        if entered is None:
+            return None
+        thread, task = threading.get_ident(), _current_task()
+        while entered is not None:
+            tx: TxT | None = entered.tx
+            is_here = entered.thread == thread and (entered.task is None or entered.task is task)
+            if tx is not None and is_here and entered.blocks is self:
+                return tx
+            entered = entered.outer
+        return None
 
 
 class Block(Generic[BindT, TxT]):
@@ -246,11 +261,12 @@ _ENTERED_TWICE: Final = "this block is already running; nothing was done: call t
 class _BlockingScope(Generic[TxT]):
     """A block of a thread."""
 
-    __slots__ = ("_block", "_blocks", "_is_open", "_outer", "_tx")
+    __slots__ = ("_block", "_blocks", "_entered", "_is_open")
 
-    def __init__(self, blocks: ThreadBlocks[TxT], block: Block[Any, TxT]) -> None:
+    def __init__(self, blocks: Blocks[TxT], block: Block[Any, TxT]) -> None:
         self._blocks = blocks
         self._block = block
+        self._entered: _Entered[TxT] | None = None
         self._is_open = False
 
     if not TYPE_CHECKING:  # for type checkers this class has no other attributes
@@ -261,11 +277,12 @@ class _BlockingScope(Generic[TxT]):
     def __enter__(self) -> TxT:
         if self._is_open:
             raise IllegalStateError(_ENTERED_TWICE)
-        of_thread = self._blocks.of_thread
-        self._outer: TxT | None = getattr(of_thread, "tx", None)
         try:
-            tx = self._tx = of_thread.tx = blocking.run(self._block.begin())
+            tx = blocking.run(self._block.begin())
+            self._entered = _Entered(self._blocks, tx)
+            _innermost.set(self._entered)
         except BaseException:
+            self._leave()
             blocking.run(self._block.abandon())
             raise
         self._is_open = True  # no interruption can come between here and the block, nor in a `with` before `__exit__`
@@ -277,17 +294,16 @@ class _BlockingScope(Generic[TxT]):
         """End the block, and finish an end that was interrupted."""
         try:
             self._is_open = False
-            self._leave_thread()
+            self._leave()
             blocking.run(self._block.end(error))
         except BaseException:
-            self._leave_thread()
+            self._leave()
             blocking.run(self._block.abandon())
             raise
 
-    def _leave_thread(self) -> None:
-        of_thread = self._blocks.of_thread
-        if getattr(of_thread, "tx", None) is self._tx:  # the block may end, or be collected, in another thread
-            of_thread.tx = self._outer
+    def _leave(self) -> None:
+        if self._entered is not None:
+            self._entered.leave()
 
     def __del__(self) -> None:
         # Roll an entered block back, as a generator's would be. An exception may have struck `__init__`.
@@ -298,9 +314,9 @@ class _BlockingScope(Generic[TxT]):
 class _AsyncScope(Generic[TxT]):
     """A block of a task."""
 
-    __slots__ = ("_block", "_blocks", "_loop", "_outer", "_task")
+    __slots__ = ("_block", "_blocks", "_entered", "_loop")
 
-    def __init__(self, blocks: TaskBlocks[TxT], block: Block[Any, TxT]) -> None:
+    def __init__(self, blocks: Blocks[TxT], block: Block[Any, TxT]) -> None:
         self._blocks = blocks
         self._block = block
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -315,26 +331,23 @@ class _AsyncScope(Generic[TxT]):
         if self._loop is not None:
             raise IllegalStateError(_ENTERED_TWICE)
         tx = await self._block.begin()
-        self._task = asyncio.current_task()
-        if self._task is not None:
-            self._loop = self._task.get_loop()
-            self._outer = self._blocks.move(self._task, tx)
+        entered = self._entered = _Entered(self._blocks, tx)
+        _innermost.set(entered)
+        self._loop = None if entered.task is None else entered.task.get_loop()
         return tx
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop = None
-        if self._task is not None:
-            self._blocks.move(self._task, self._outer)
+        self._entered.leave()
         await self._block.end(error)
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)
         if loop is not None and not loop.is_closed():  # garbage-collected inside the block: roll back, as for a thread
             self._loop = None
-            assert self._task is not None, "the loop was taken from the task"
-            self._blocks.move(self._task, self._outer)
+            self._entered.leave()
             loop.call_soon_threadsafe(loop.create_task, self._block.end(GeneratorExit()))
 
 
@@ -435,7 +448,7 @@ class ThreadWriter(_Writer[BindT, TxT]):
 
     def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:
         super().__init__(backend, ids)
-        self.blocks: ThreadBlocks[TxT] = ThreadBlocks()
+        self.blocks: Blocks[TxT] = Blocks()
         if self.is_pool:
             self._of_parents: list[PoolCoordinator] = []
             weakref.finalize(self, self.pool.forget)
@@ -504,7 +517,7 @@ class TaskWriter(_Writer[BindT, TxT]):
 
     def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:
         super().__init__(backend, ids)
-        self.blocks: TaskBlocks[TxT] = TaskBlocks()
+        self.blocks: Blocks[TxT] = Blocks()
 
     async def __aenter__(self) -> Self:
         return self

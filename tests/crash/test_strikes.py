@@ -216,7 +216,7 @@ def assert_nothing_in_use(writer: Any) -> None:
     else:
         coordinators = [writer.coordinator]
     until(lambda: all(not each.users._queue for each in coordinators))  # the background may resolve some
-    assert getattr(writer.blocks.of_thread, "tx", None) is None
+    assert writer.blocks.current is None
 
 
 def assert_agreed(face: Face) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import copy_context
 from typing import Any
 
 import asyncpg
@@ -23,6 +26,7 @@ from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import AWAITED
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
 from tests.recipes.faces import INSERT, ON_ASYNCPG, Face
+from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
 from tests.support.databases import SqliteDatabase, events
 from tests.support.threads import in_threads
@@ -185,6 +189,99 @@ def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) ->
     scenario.assert_both_sides_agree("1")
 
 
+# ---- blocks that end elsewhere, or out of order ---------------------------------------------------------------
+
+
+@pytest.fixture
+def pool(scenario: Scenario) -> Iterator[DualWriter]:
+    with make_pool(scenario) as made:
+        assert isinstance(made, DualWriter)
+        yield made
+
+
+@pytest.fixture
+def place(scenario: Scenario, pool: DualWriter) -> Callable[[int], DualTransaction]:
+    @pool.transactional
+    def write(tx: DualTransaction, number: int) -> DualTransaction:
+        put(tx, scenario, number)
+        return tx
+
+    return write
+
+
+def fail(block: AbstractContextManager[DualTransaction]) -> None:
+    error = InjectedError()
+    block.__exit__(type(error), error, None)
+
+
+def test_a_block_that_ended_in_another_thread_is_not_joined(
+    scenario: Scenario, pool: DualWriter, place: Callable[[int], DualTransaction]
+) -> None:
+    """As a generator's block, of which a framework calls each step in any thread."""
+    with ThreadPoolExecutor(1) as first:
+        block = pool.transaction()
+        put(first.submit(block.__enter__).result(), scenario, 1)
+        fail(block)
+        first.submit(place, 2).result()
+    scenario.assert_both_sides_agree("2")
+
+
+def test_blocks_that_end_in_the_order_in_which_they_began(
+    scenario: Scenario, pool: DualWriter, place: Callable[[int], DualTransaction]
+) -> None:
+    first, second = pool.transaction(), pool.transaction()
+    first.__enter__()
+    inner = second.__enter__()
+    fail(first)
+    assert place(1) is inner
+    second.__exit__(None, None, None)
+    assert place(2) is not inner
+    scenario.assert_both_sides_agree("1", "2")
+
+
+def test_a_block_entered_in_another_context_of_the_thread_is_not_joined(
+    scenario: Scenario, pool: DualWriter, place: Callable[[int], DualTransaction]
+) -> None:
+    """FastAPI enters a blocking dependency so, in a thread that serves other requests before it ends."""
+    block = pool.transaction()
+    copy_context().run(block.__enter__).send(scenario.topic, key="k", value="1")
+    place(2)
+    fail(block)
+    scenario.assert_both_sides_agree("2")
+
+
+async def test_a_block_for_threads_that_a_task_holds_while_it_waits_is_not_joined_by_another(
+    scenario: Scenario, pool: DualWriter, place: Callable[[int], DualTransaction]
+) -> None:
+    is_inside, may_end = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        with pool.transaction() as tx:
+            tx.send(scenario.topic, key="k", value="1")
+            is_inside.set()
+            await may_end.wait()
+            raise InjectedError
+
+    holder = asyncio.create_task(hold())
+    await is_inside.wait()
+    place(2)
+    may_end.set()
+    with pytest.raises(InjectedError):
+        await holder
+    scenario.assert_both_sides_agree("2")
+
+
+def test_a_loop_that_runs_inside_a_block_is_inside(
+    scenario: Scenario, pool: DualWriter, place: Callable[[int], DualTransaction]
+) -> None:
+    async def in_a_task() -> DualTransaction:
+        return place(1)
+
+    with pool.transaction() as tx:
+        assert asyncio.run(in_a_task()) is tx
+    scenario.assert_both_sides_agree("1")
+
+
 @pytest.fixture
 def awaited_writer(awaited: AwaitedScenario) -> Iterator[AsyncDualWriter]:
     with awaited.writer() as made:
@@ -210,6 +307,26 @@ async def test_a_task_that_a_block_starts_is_not_inside(
         with pytest.raises(IllegalStateError, match="already carries a dual write"):
             await asyncio.create_task(place())
     awaited.assert_both_sides_agree("1")
+
+
+async def test_blocks_of_a_task_that_end_in_the_order_in_which_they_began(awaited: AwaitedScenario) -> None:
+    async with AsyncDualWriter(
+        awaited.engine, prefix=awaited.transactional_id, bootstrap_servers=awaited.emulator.bootstrap_servers
+    ) as pool:
+
+        @pool.transactional
+        async def place(tx: AsyncDualTransaction, number: int) -> AsyncDualTransaction:
+            await put_awaited(tx, awaited, number)
+            return tx
+
+        first, second = pool.transaction(), pool.transaction()
+        await first.__aenter__()
+        inner = await second.__aenter__()
+        await first.__aexit__(None, None, None)
+        assert await place(1) is inner
+        await second.__aexit__(None, None, None)
+        assert await place(2) is not inner
+    awaited.assert_both_sides_agree("1", "2")
 
 
 async def test_functions_of_a_pool_in_many_tasks(awaited: AwaitedScenario) -> None:
@@ -395,9 +512,55 @@ def test_functions_that_return_before_they_have_run(writer: DualWriter) -> None:
     def generated(tx: DualTransaction) -> Iterator[int]:
         yield 1
 
-    for function in (awaited, generated):
+    async def both(tx: DualTransaction) -> AsyncIterator[int]:
+        yield 1
+
+    for function in (awaited, generated, both):
         with pytest.raises(ConfigError, match="too early"):
             writer.transactional(function)
+
+
+def test_a_call_whose_body_would_run_after_its_block_changes_nothing(face: Face) -> None:
+    """A wrapper hides that from the decorator."""
+
+    async def generated(tx: Any) -> AsyncIterator[None]:
+        yield
+
+    def cases() -> Iterator[Callable[[Any], Any]]:
+        yield lambda tx: (number for number in (1, 2))
+        yield generated
+        yield contextmanager(lambda tx: (number for number in (1, 2)))
+        yield asynccontextmanager(generated)
+
+    for case in cases():
+
+        @transactional(face)
+        async def place(tx: Any, case: Callable[[Any], Any]) -> Any:
+            await put_with(face, tx, 1)
+            return case(tx)
+
+        with pytest.raises(ConfigError, match="too early") as raised:
+            face.run(place(case))
+        assert raised.value.outcome is Outcome.ROLLED_BACK
+    face.scenario.assert_both_sides_agree()
+
+
+def test_a_wrapped_coroutine_function_is_refused_by_a_writer_for_threads(
+    scenario: Scenario, writer: DualWriter
+) -> None:
+    async def awaited(tx: DualTransaction) -> None: ...
+
+    made = []
+
+    @writer.transactional
+    def place(tx: DualTransaction) -> object:
+        made.append(awaited(tx))
+        return made[0]
+
+    with pytest.raises(ConfigError, match="returned a coroutine"):
+        place()
+    made[0].close()
+    scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("settings", [{"retries": -1}, {"retries": True}, {"retries": "3"}, {"inside": "new"}])
