@@ -60,12 +60,12 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         """
         return self._read(self._of_log(lambda log: log.end_of(manifest, timeout_ms, is_over=is_over)))
 
-    def check_cluster(self, manifest: Manifest, timeout_ms: int) -> None:
-        """Raise `AnotherClusterError` if the transaction was prepared in another cluster than the one that answers.
+    def cluster_id(self, timeout_ms: int) -> str:
+        """Return the id of the Kafka cluster; "" if it has none.
 
-        Raises `KafkaTimeoutError` if none does (nothing was changed; ask again), and else as `end_of()`.
+        Raises `KafkaTimeoutError` (`KafkaUnreachableError` after `unreachable.timeout.ms`), `AuthenticationError`.
         """
-        self._read(self._of_log(lambda log: log.check_cluster(manifest, timeout_ms)))
+        return self._read(self._of_log(lambda log: log.cluster_id(timeout_ms)))
 
     def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int

@@ -38,10 +38,10 @@ class AsyncParticipantProducer(ParticipantBase[AsyncRecordFuture], AsyncProducer
         self._check_here()
         return await self._of_log(lambda log: log.end_of(manifest, timeout_ms, is_over=is_over))
 
-    async def check_cluster(self, manifest: Manifest, timeout_ms: int) -> None:
-        """See `ParticipantProducer.check_cluster`."""
+    async def cluster_id(self, timeout_ms: int) -> str:
+        """See `ParticipantProducer.cluster_id`."""
         self._check_here()
-        await self._of_log(lambda log: log.check_cluster(manifest, timeout_ms))
+        return await self._of_log(lambda log: log.cluster_id(timeout_ms))
 
     async def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int

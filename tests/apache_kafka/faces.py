@@ -73,8 +73,8 @@ class Face:
         knows: bool = self._producer.coordinator_knows(stored)
         return knows
 
-    def check_cluster(self, manifest: Manifest, timeout_ms: int = 30_000) -> None:
-        self._call(self._producer.check_cluster, manifest, timeout_ms)
+    def cluster_id(self, timeout_ms: int = 30_000) -> str:
+        return str(self._call(self._producer.cluster_id, timeout_ms))
 
     def end_of(self, manifest: Manifest, timeout_ms: int = 30_000, *, is_over: bool = False) -> TransactionEnd:
         end = self._call(self._producer.end_of, manifest, timeout_ms, is_over=is_over)

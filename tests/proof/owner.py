@@ -194,8 +194,8 @@ class CheckedKafka(KafkaParticipant):
     def coordinator_is_ending(self) -> bool:
         return self._live.coordinator_is_ending
 
-    async def check_cluster(self, manifest: Manifest, timeout_ms: int) -> None:
-        """Accept any: there is one cluster."""
+    async def cluster_id(self, timeout_ms: int) -> str:
+        return ""  # there is one cluster
 
     async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
         pair = manifest.prepared_state

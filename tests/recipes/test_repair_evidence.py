@@ -479,6 +479,19 @@ def test_a_settled_row_is_not_that_of_the_next_pair(site: Site) -> None:
 # ---- another cluster ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("nothing_refused")
+def test_another_cluster_is_refused_after_consumed_offsets_alone(site: Site, store: Database) -> None:
+    """No topic was looked up, so no response to the block had named the cluster."""
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, consumes=True))
+    assert site.manifest().cluster_id
+    with (
+        Emulator() as another,
+        DualWriter(store.aside, transactional_id="tid", bootstrap_servers=another.bootstrap_servers) as writer,
+        pytest.raises(AnotherClusterError),
+    ):
+        writer.recover()
+
+
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
 def test_another_cluster_is_refused_before_anything_is_changed(

@@ -75,7 +75,7 @@ class LogReader:
         searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
         try:
             if not searches:
-                await self.check_cluster(manifest, timeout_ms)
+                await self._look_up(manifest, (), asyncio.get_running_loop().time() + timeout_ms / 1000)
             ends = await self._run(manifest, searches, timeout_ms, is_over=is_over)
             found = dict(zip(manifest.partitions, ends, strict=True))
             torn = await self._torn_inside(manifest, found, timeout_ms)
@@ -87,9 +87,10 @@ class LogReader:
             {each: end for part in found for each, end in torn.get(part, {part: found[part]}).items()}
         )
 
-    async def check_cluster(self, manifest: Manifest, timeout_ms: int) -> None:
-        """Raise `AnotherClusterError` for a transaction of another cluster; see `ParticipantProducer.check_cluster`."""
-        await self._look_up(manifest, (), asyncio.get_running_loop().time() + timeout_ms / 1000)
+    async def cluster_id(self, timeout_ms: int) -> str:
+        """Return the id of the cluster; see `ParticipantProducer.cluster_id`."""
+        metadata = await self._driver.metadata([], asyncio.get_running_loop().time() + timeout_ms / 1000)
+        return metadata.cluster.cluster_id or ""
 
     async def _torn_inside(
         self, manifest: Manifest, found: Mapping[PartitionManifest, PartitionEnd], timeout_ms: int

@@ -91,7 +91,7 @@ class KafkaParticipant:
         """Return whether the responses to the take-over prove that a later transaction than the row's was committed."""
         return self._producer.coordinator_committed_later(row)
 
-    check_cluster = _of_producer(lambda producer: producer.check_cluster)
+    cluster_id = _of_producer(lambda producer: producer.cluster_id)
     end_of = _of_producer(lambda producer: producer.end_of)
     records_of = _of_producer(lambda producer: producer.records_of)
     repair_of = _of_producer(lambda producer: producer.repair_of)

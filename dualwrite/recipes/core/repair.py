@@ -73,13 +73,12 @@ async def is_of_another_cluster(
     manifest = _manifest(owned, row, text) if is_forgotten(row, text) else _readable(row, text)
     if manifest is None:
         return False
-    try:
-        await owned.kafka.check_cluster(manifest, owned.resolve_timeout_ms)
-    except AnotherClusterError:
-        if not is_forgotten(row, text):
-            raise
-        return ongoing == row
-    return False
+    cluster_id = await owned.kafka.cluster_id(owned.resolve_timeout_ms)
+    if not manifest.is_elsewhere(cluster_id):
+        return False
+    if not is_forgotten(row, text):
+        raise manifest.elsewhere(cluster_id, owned.kafka_id)
+    return ongoing == row
 
 
 def _readable(row: PreparedTxnState, text: str) -> Manifest | None:

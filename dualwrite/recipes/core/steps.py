@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -125,6 +126,8 @@ class DualWriteSteps:
         if new == previous:
             raise self._names_another(write)
         manifest = owned.kafka.manifest
+        if manifest is not None and not manifest.cluster_id:  # of consumed offsets alone: no topic was looked up
+            manifest = replace(manifest, cluster_id=await owned.kafka.cluster_id(owned.resolve_timeout_ms))
         owned.manifest = "" if manifest is None else str(manifest)
         if not owned.manifest:
             self._repairability.note_no_text(manifest, write, owned)
