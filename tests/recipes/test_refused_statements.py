@@ -61,6 +61,8 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "/* /* */ */ ROLLBACK AND CHAIN": _ON_POSTGRES,
     "SELECT $$;$$; COMMIT": _ON_POSTGRES,
     "SAVEPOINT a; SAVEPOINT b": _ON_POSTGRES,
+    "COMMIT\0'": _ON_POSTGRES,
+    "SELECT '\0'; COMMIT": _ON_MARIADB,
     "CREATE TABLE other (id int)": _ON_MARIADB,
     "TRUNCATE events": _ON_MARIADB,
     "LOCK TABLES events READ": _ON_MARIADB,

@@ -203,6 +203,8 @@ class Grammar:
     """The parts of a text, under each setting of the server that changes where a string ends."""
     refused: tuple[Refused, ...]
     keeps_case: bool = False
+    ends_at_nul: bool = False
+    """Whether the server gets a text up to its first NUL only."""
     first_only: bool = False
     """Whether the drivers refuse a second statement in a text."""
 
@@ -228,6 +230,7 @@ POSTGRES: Final = _grammar(
     Refused.PREPARE,
     Refused.RESET,
     keeps_case=True,
+    ends_at_nul=True,
 )
 MYSQL: Final = _grammar(
     f"{_HARMLESS_IN_MYSQL}|{_SET_IN_MYSQL}",
@@ -264,6 +267,8 @@ def checked(text: str, grammar: Grammar) -> Savepoint | None:
 @lru_cache(maxsize=256)
 def _read(text: str, grammar: Grammar) -> Savepoint | Refused | None:
     """Read the text under each setting that the server may have."""
+    if grammar.ends_at_nul:
+        text = text.partition("\0")[0]
     found = {_effect(statements_in(text, reading), grammar) for reading in grammar.readings}
     refused = next((each for each in Refused if each in found), None)
     return refused or (found.pop() if len(found) == 1 else Refused.SAVEPOINT)
