@@ -394,6 +394,8 @@ class SqlAlchemyTransaction:
             or (self._is_on_mysql and is_conflict(error))
         ):
             self._doom_all(error)
+        else:
+            self._records.refuse(error)
 
     def before_statement(self, statement: str) -> bool:
         """Check a statement. Return whether `after_statement` must be called if it succeeds."""
