@@ -226,6 +226,14 @@ def test_savepoints_by_other_methods_are_refused(
     scenario.assert_both_sides_agree()
 
 
+def test_a_template_string_is_read_as_psycopg_sends_it(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
+    template = pytest.importorskip("string.templatelib").Template
+    with pytest.raises(TransactionEndedInsideError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        tx.connection.execute(template("COMMIT"))
+    scenario.assert_both_sides_agree()
+
+
 def raw(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: str) -> None:
     """Execute past every check of a dual write."""
     connection.pgconn.exec_(statement.encode())

@@ -9,7 +9,7 @@ transaction by other means, the message that commits detects that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 
@@ -23,20 +23,24 @@ from dualwrite.recipes.postgres.statement_watch import (
     NESTED,
     UNFINISHED,
     StatementWatch,
-    doomed_by,
 )
 from dualwrite.recipes.sql.transaction_control import Savepoint, Step
 
 
 def assert_can_begin(raw: Any) -> None:
     """Raise IllegalStateError if COMMIT on this connection is not ours to send."""
-    if driver.substitute_of(raw) is not None:
-        raise inside_another()
+    substitute = driver.substitute_of(raw)
+    if substitute is not None:
+        if not isinstance(substitute, WatchedProtocol) or not substitute.watch.is_retired:
+            raise inside_another()
+        substitute.watch.stop()
     if driver.is_in_transaction_block(raw):
         raise IllegalStateError(NESTED)
 
 
 class Watch(StatementWatch):
+    refusals = (asyncpg.PostgresError, asyncpg.InterfaceError)
+
     def __init__(self, raw: Any, records: RecordBuffer) -> None:
         self._records = records
         self._raw = raw
@@ -44,8 +48,6 @@ class Watch(StatementWatch):
         self._block: Any = None
         self._savepoints: list[str] = []
         """The names of the savepoints that were set, and not released."""
-        self.running = 0
-        """The number of statements in progress: one, and another that asyncpg is about to refuse."""
 
     def start(self) -> None:
         self._substitute = WatchedProtocol(driver.protocol_of(self._raw), self)
@@ -59,30 +61,15 @@ class Watch(StatementWatch):
             self._substitute = None
 
     def assert_intact(self) -> None:
-        self._assert_nothing_refused()
+        self.assert_nothing_refused()
         if self._raw.is_closed():
             raise closed_inside()
-        if self._statement_failure is not None:
-            raise doomed_by(self._statement_failure)
         if self.running > 0 or any(_is_of_a_block(name) for name in self._savepoints):
             raise IllegalStateError(UNFINISHED)
         if not self._raw.is_in_transaction():
             raise ended_past(ENDED)
 
     # -- statements ----------------------------------------------------------------------------------------------
-
-    def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
-        by_the_server = isinstance(error, asyncpg.PostgresError)
-        was_not_sent = isinstance(error, asyncpg.InterfaceError)
-        if savepoint is not None and not (by_the_server or was_not_sent):
-            self._refused_ending = error
-        if not was_not_sent:
-            self.failed_halfway(error)
-
-    def failed_halfway(self, error: BaseException) -> None:
-        """Remember the failure of a statement that the server may have begun."""
-        if self._statement_failure is None:
-            self._statement_failure = error  # later ones follow from it
 
     def after(self, savepoint: Savepoint) -> None:
         super().after(savepoint)
@@ -93,8 +80,6 @@ class Watch(StatementWatch):
             case Step.RELEASE:
                 self._forget_from(name, also=True)
             case Step.ROLL_BACK_TO:
-                # Only an executed ROLLBACK TO ends a failure. The server also accepts its Parse, or an empty one.
-                self._statement_failure = None
                 # The `connection.transaction()` is over, although its savepoint remains set.
                 self._forget_from(name, also=_is_of_a_block(name))
 
@@ -112,21 +97,21 @@ def _is_of_a_block(savepoint: str) -> bool:
 class WatchedProtocol(driver.Substitute):
     """Reports the statements of a connection to the watch of its dual write."""
 
-    __slots__ = ("_watch",)
+    __slots__ = ("watch",)
 
     def __init__(self, genuine: Any, watch: Watch) -> None:
         super().__init__(genuine)
-        self._watch = watch
+        self.watch: Final = watch
 
     async def query(self, query: str, *arguments: Any, **keywords: Any) -> Any:
-        return await self._watched(self._watch.before(query), self.genuine.query, query, *arguments, **keywords)
+        return await self._watched(self.watch.before(query), self.genuine.query, query, *arguments, **keywords)
 
     async def bind_execute(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
-        savepoint = self._watch.before(state.query)
+        savepoint = self.watch.before(state.query)
         return await self._watched(savepoint, self.genuine.bind_execute, state, *arguments, **keywords)
 
     async def bind_execute_many(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
-        return await self._in_parts(state.query, self.genuine.bind_execute_many, state, *arguments, **keywords)
+        return await self._other(state.query, self.genuine.bind_execute_many, state, *arguments, **keywords)
 
     async def bind(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
         return await self._other(state.query, self.genuine.bind, state, *arguments, **keywords)
@@ -135,32 +120,25 @@ class WatchedProtocol(driver.Substitute):
         return await self._other(state.query, self.genuine.execute, state, *arguments, **keywords)
 
     async def copy_out(self, copy_stmt: str, *arguments: Any, **keywords: Any) -> Any:
-        return await self._in_parts(copy_stmt, self.genuine.copy_out, copy_stmt, *arguments, **keywords)
+        return await self._other(copy_stmt, self.genuine.copy_out, copy_stmt, *arguments, **keywords)
 
     async def copy_in(self, copy_stmt: str, *arguments: Any, **keywords: Any) -> Any:
-        return await self._in_parts(copy_stmt, self.genuine.copy_in, copy_stmt, *arguments, **keywords)
+        return await self._other(copy_stmt, self.genuine.copy_in, copy_stmt, *arguments, **keywords)
 
     async def prepare(self, stmt_name: str, query: str, *arguments: Any, **keywords: Any) -> Any:
         # The statement is checked when it is executed. But if the server refuses it here, the transaction has failed
         # too.
+        self.watch.assert_open()
         return await self._watched(None, self.genuine.prepare, stmt_name, query, *arguments, **keywords)
 
-    async def _in_parts(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:
-        """Send a statement while asyncpg converts its values one by one, or calls the application's functions."""
-        try:
-            return await self._other(text, send, *arguments, **keywords)
-        except BaseException as error:
-            self._watch.failed_halfway(error)
-            raise
-
     async def _other(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:
-        self._watch.before_other(text)
+        self.watch.before_other(text)
         return await self._watched(None, send, *arguments, **keywords)
 
     async def _watched(
         self, savepoint: Savepoint | None, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any
     ) -> Any:
-        watch = self._watch
+        watch = self.watch
         watch.running += 1
         try:
             answer = await send(*arguments, **keywords)

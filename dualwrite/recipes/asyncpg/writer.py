@@ -22,12 +22,14 @@ from typing import Any, Self, TypeAlias, Unpack, overload
 
 import asyncpg
 
+from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.asyncpg.backend import AsyncpgDriver
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.pool.settings import PoolSettings, ids_in
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.postgres.backend import PostgresBackend
+from dualwrite.recipes.postgres.statement_watch import TOO_LATE
 from dualwrite.recipes.writer import TaskWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
@@ -46,6 +48,8 @@ class AsyncpgDualTransaction(DualWrite):
 
         `connection.transaction()` inside is a savepoint.
         """
+        if self.progress.records.is_closed:
+            raise IllegalStateError(TOO_LATE)
         transaction: Any = self.progress.database
         connection: asyncpg.Connection = transaction.connection
         return connection

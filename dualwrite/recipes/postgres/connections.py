@@ -23,6 +23,8 @@ class Connections(ABC):
 
     are_limited = False
     """Whether `acquire` may have to wait for a released connection."""
+    are_ours = False
+    """Whether nothing but writers uses the connections."""
 
     @property
     @abstractmethod
@@ -49,6 +51,8 @@ class KeptConnections(Connections):
 
     `is_idle` tests whether a connection is open and in no transaction, and `close` closes one.
     """
+
+    are_ours = True
 
     def __init__(
         self,

@@ -7,21 +7,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Final, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import partly_failed
 from dualwrite.recipes.sql.transaction_control import POSTGRES, Savepoint, checked
 
+_OF_NO_BLOCK: Final = RecordBuffer()
+
 
 class StatementWatch(ABC):
     """Watches the connection of one dual write from begin to end, and notifies `records` of savepoints."""
 
+    refusals: ClassVar[tuple[type[Exception], ...]]
+    """The driver's errors for statements that the server has not executed."""
     _records: RecordBuffer
     _refused_ending: BaseException | None = None
-    _statement_failure: BaseException | None = None
     _is_closed = False
+    is_retired = False
+    """Whether the block is over, and the connection refuses statements until the next one begins on it."""
+    running = 0
+    """The number of statements that were begun, and may be waiting for their turn.
+
+    A statement is counted before it asks whether the watch is closed, and `assert_intact` counts after it was closed.
+    """
 
     @abstractmethod
     def start(self) -> None:
@@ -39,9 +49,15 @@ class StatementWatch(ABC):
         """Refuse further statements: the decision is being made, and the records of the block are complete."""
         self._is_closed = True
 
+    def retire(self) -> None:
+        """Go on refusing statements of tasks or threads that the block has left behind, and let go of its records."""
+        self._is_closed = self.is_retired = True
+        self._records = _OF_NO_BLOCK
+
     def doom(self, error: BaseException) -> None:
         """Allow the transaction, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
-        self._records.refuse(error)
+        if not self.is_retired:
+            self._records.refuse(error)
 
     def assert_savepoints_known(self) -> None:
         """Raise TransactionEndedInsideError if there was a rollback to a savepoint that the block did not set.
@@ -51,7 +67,13 @@ class StatementWatch(ABC):
         if self._records.rolled_back_beyond:
             raise TransactionEndedInsideError(_BEYOND)
 
-    def _assert_nothing_refused(self) -> None:
+    def assert_open(self) -> None:
+        """Raise IllegalStateError if the decision is being made, or was made."""
+        if self._is_closed:
+            raise IllegalStateError(TOO_LATE)
+
+    def assert_nothing_refused(self) -> None:
+        """Raise TransactionDoomedError if a part of the block has failed."""
         failure = self._refused_ending or self._records.refused
         if failure is not None:
             raise doomed_by(failure)
@@ -61,14 +83,14 @@ class StatementWatch(ABC):
     # No `with`: it would be a large part of the cost of a short statement.
 
     def before(self, text: str) -> Savepoint | None:
-        """Check a statement that is about to be executed. Return what it does to a savepoint, for `after`."""
+        """Check a statement that is counted as running. Return what it does to a savepoint, for `after`."""
         try:
             savepoint = checked(text, POSTGRES)
         except TransactionEndedInsideError as error:
             self._refused_ending = error
             raise
         if self._is_closed:
-            raise IllegalStateError(_TOO_LATE)
+            self.assert_open()
         return savepoint
 
     def before_other(self, text: str) -> None:
@@ -79,6 +101,16 @@ class StatementWatch(ABC):
 
     def after(self, savepoint: Savepoint) -> None:
         savepoint.follow(self._records)
+
+    def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
+        """Let the transaction, or its current savepoint, only be rolled back, even if `error` is swallowed.
+
+        The server may have executed the statement, or a part of it, before an interruption or an error of the client.
+        """
+        if savepoint is None or isinstance(error, self.refusals):
+            self._records.refuse(error)
+        else:
+            self._refused_ending = error  # which savepoints are set is not known any more
 
     def _refuse(self, sentence: str) -> NoReturn:
         """Raise TransactionEndedInsideError, and send nothing.
@@ -111,10 +143,10 @@ _BEYOND: Final = (
     "or execute()"
 )
 UNFINISHED: Final = (
-    "the block ended inside connection.transaction(), or while a COPY or a stream was in progress; neither database "
-    "nor Kafka was changed: finish it inside the block"
+    "the block ended inside connection.transaction(), or while another statement, a COPY or a stream was in progress; "
+    "neither database nor Kafka was changed: finish it inside the block"
 )
-_TOO_LATE: Final = (
+TOO_LATE: Final = (
     "this dual write has ended, so the statement was not sent: let the block wait for the tasks or threads that use "
     "its connection"
 )

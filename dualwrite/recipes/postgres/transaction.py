@@ -93,6 +93,8 @@ class PostgresTransaction(PostgresSteps):
         self.connection = connection
         self._watch = watch
         self._of = of
+        # a connection that only writers use goes on refusing statements until the next block begins
+        self._unwatch: Final = watch.retire if of is not None and of.are_ours else watch.stop
         self._process_id = os.getpid()
         self._deciding: Any = None  # of `_message_class`
         self._is_closed = False
@@ -172,9 +174,9 @@ class PostgresTransaction(PostgresSteps):
         self._watch.assert_intact()
 
     async def flush(self) -> None:
+        self._watch.close()  # first: no statement may begin between the checks and the decision
         self._watch.assert_intact()  # a connection does not hold statements back
         self._watch.assert_savepoints_known()
-        self._watch.close()
 
     def _assert_begun(self) -> None:
         if self.is_idle:  # in autocommit mode a lock outside a transaction ends with its statement
@@ -194,6 +196,7 @@ class PostgresTransaction(PostgresSteps):
     async def commit(self) -> None:
         if os.getpid() != self._process_id:
             self._assert_ours()
+        self._watch.assert_nothing_refused()
         message: Any = self._deciding or self._message_class(self._raw, None, self.mark, {})
         self.commit_was_sent = True
         try:
@@ -229,7 +232,7 @@ class PostgresTransaction(PostgresSteps):
     async def close(self) -> None:
         if self._is_closed:
             return
-        self._watch.stop()
+        self._unwatch()
         if self._belongs_to_the_parent:
             abandon(self.connection)
             return
@@ -244,7 +247,7 @@ class PostgresTransaction(PostgresSteps):
             return True
         if os.getpid() != self._process_id or not self.is_idle:
             return False
-        self._watch.stop()
+        self._unwatch()
         if self._of is None:
             return True
         self._is_closed = True  # first: if an interruption comes here, garbage collection closes the connection
@@ -254,14 +257,15 @@ class PostgresTransaction(PostgresSteps):
     def let_go(self) -> None:
         """Give the connection back to the caller, in its current state."""
         self._end()
+        self._watch.stop()
 
     def _ended_past(self) -> TransactionEndedInsideError:
         self.was_ended_past = True
         return ended_past(_ANOTHER_TRANSACTION)
 
     def _end(self) -> None:
-        """Stop watching, and note whether the transaction was ended before that. Harmless when repeated."""
-        self._watch.stop()
+        """Refuse statements, and note whether the transaction was ended before that. Harmless when repeated."""
+        self._watch.close()
         if not self._is_over:
             self._is_over = True
             self.was_ended_past |= self.is_idle and not self.commit_was_sent

@@ -11,7 +11,7 @@ from dualwrite.guarded import cleaning_up_after
 from dualwrite.recipes.core.waiting import settled
 from dualwrite.recipes.postgres.backend import Driver
 from dualwrite.recipes.postgres.connections import Connections
-from dualwrite.recipes.psycopg.connection_guard import is_idle
+from dualwrite.recipes.psycopg.connection_guard import is_idle, is_in_transaction
 from dualwrite.recipes.psycopg.driver import AnyConnection, configure_function
 from dualwrite.recipes.psycopg.transaction import PsycopgDatabase
 
@@ -91,6 +91,13 @@ class PooledConnections(Connections):
 
     async def acquire(self) -> AnyConnection:
         connection: AnyConnection = await settled(self._pool.getconn())
+        if is_in_transaction(connection):  # of a task that kept the connection when it was released
+            try:
+                await settled(connection.rollback())
+            except BaseException as error:
+                with cleaning_up_after(error):
+                    await self.release(connection)
+                raise
         return connection
 
     async def release(self, connection: AnyConnection) -> None:

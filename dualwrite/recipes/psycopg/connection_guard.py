@@ -1,21 +1,20 @@
 """The guard of a psycopg connection during a dual write: refuses to end the transaction, and tracks savepoints.
 
-It changes only this connection, for the duration of the block: it replaces `commit`, `rollback` and `transaction`, and
-the `cursor_factory` by one whose cursors check the statements that they execute. Three things bypass it: cursors from
-before the block, unless their class is from `watched_cursor`; cursors made without the factory; and statements sent
-directly through `connection.pgconn`. The message that commits detects a COMMIT or ROLLBACK sent that way.
+It changes only this connection, for the duration of the block: it replaces `commit`, `rollback`, `transaction` and
+`pipeline`, and the `cursor_factory` by one whose cursors check the statements that they execute. Three things bypass
+it: cursors from before the block, unless their class is from `watched_cursor`; cursors made without the factory; and
+statements sent directly through `connection.pgconn`. The message that commits detects a COMMIT or ROLLBACK sent that
+way.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache, wraps
 from typing import Any, Final, NoReturn
 
 import psycopg
 from psycopg import pq
-from psycopg.sql import Composable
 from psycopg.transaction import OutOfOrderTransactionNesting
 
 from dualwrite.errors import IllegalStateError
@@ -35,15 +34,15 @@ from dualwrite.recipes.psycopg.driver import (
     is_in_transaction_block,
     is_two_phase,
 )
-from dualwrite.recipes.sql.transaction_control import Savepoint, postgres_savepoint
+from dualwrite.recipes.psycopg.watched_cursor import WATCH, watched_cursor
+from dualwrite.recipes.sql.transaction_control import postgres_savepoint
 
-_WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that holds its watch
-_DERIVED: Final = "_dualwrite_is_watched"  # the attribute of a cursor class that reports to a watch
-_REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
+_REPLACED: Final = ("commit", "rollback", "transaction", "pipeline", WATCH)
 
 # As the numbers that libpq returns: converting them to Enum members costs ten times as much
 IDLE: Final = int(pq.TransactionStatus.IDLE)
 _ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
+_INTRANS: Final = int(pq.TransactionStatus.INTRANS)
 _INERROR: Final = int(pq.TransactionStatus.INERROR)
 _UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
 
@@ -53,6 +52,11 @@ def is_idle(connection: AnyConnection) -> bool:
     return connection.pgconn.transaction_status == IDLE
 
 
+def is_in_transaction(connection: AnyConnection) -> bool:
+    """Return whether a connection is in a transaction, which may have failed."""
+    return connection.pgconn.transaction_status in (_INTRANS, _INERROR)
+
+
 def is_busy(connection: AnyConnection) -> bool:
     """Return whether a statement, a COPY, a stream or a notifies() is in progress, so that a call would wait."""
     return connection.pgconn.transaction_status == _ACTIVE or connection.lock.locked()
@@ -60,8 +64,11 @@ def is_busy(connection: AnyConnection) -> bool:
 
 def assert_can_begin(connection: AnyConnection) -> None:
     """Raise IllegalStateError if COMMIT on this connection would not be the decision, or is not ours to send."""
-    if _WATCH in vars(connection):
-        raise inside_another()
+    watch = vars(connection).get(WATCH)
+    if watch is not None:
+        if not watch.is_retired:
+            raise inside_another()
+        watch.stop()
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise IllegalStateError(_IN_PIPELINE)
     if is_two_phase(connection):
@@ -75,6 +82,8 @@ def assert_can_begin(connection: AnyConnection) -> None:
 
 
 class Watch(StatementWatch):
+    refusals = (psycopg.Error,)
+
     def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
         self._records = records
         self._connection: Any = connection
@@ -89,30 +98,31 @@ class Watch(StatementWatch):
             commit=self._refuse_commit,
             rollback=self._refuse_rollback,
             transaction=self._nested_transaction_awaited if awaited else self._nested_transaction,
-            **{_WATCH: self},
+            pipeline=self._pipeline_awaited if awaited else self._pipeline,
+            **{WATCH: self},
         )
         connection.cursor_factory = watched_cursor(self._cursor_factory)  # last: from here on `stop` can restore it
 
     def stop(self) -> None:
         attributes = vars(self._connection)
-        if attributes.get(_WATCH) is self:
+        if attributes.get(WATCH) is self:
             self._connection.cursor_factory = self._cursor_factory
-            for name in _REPLACED:  # _WATCH is the last of them: until then, this can be repeated
+            for name in _REPLACED:  # WATCH is the last of them: until then, this can be repeated
                 attributes.pop(name, None)
 
     def assert_intact(self) -> None:
-        self._assert_nothing_refused()
+        self.assert_nothing_refused()
         pgconn = self._connection.pgconn
         if pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
         status = pgconn.transaction_status
         if status == _INERROR:
-            raise doomed_by(self._statement_failure)
+            raise doomed_by(None)
         if status == _UNKNOWN:
             raise closed_inside()
         if status == IDLE:
             raise ended_past(ENDED)
-        if self._nested or status == _ACTIVE or self._connection.lock.locked():
+        if self.running or self._nested or status == _ACTIVE or self._connection.lock.locked():
             raise IllegalStateError(UNFINISHED)
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -122,12 +132,6 @@ class Watch(StatementWatch):
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             self._refused_ending = IllegalStateError(_QUEUED)
             raise self._refused_ending
-
-    def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
-        if savepoint is not None and not isinstance(error, psycopg.Error):
-            self._refused_ending = error  # the server may have executed it
-        if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):
-            self._statement_failure = error
 
     def _refuse_commit(self) -> NoReturn:
         self._refuse(
@@ -140,6 +144,33 @@ class Watch(StatementWatch):
             "rollback was called inside a dual write; neither database nor Kafka was changed: let an exception leave "
             "the block, or roll back a part of it with connection.transaction()"
         )
+
+    # -- connection.pipeline(), whose end waits for the responses to its statements --------------------------------
+
+    @contextmanager
+    def _pipeline(self) -> Iterator[psycopg.Pipeline]:
+        with self._doomed_by_an_error(), type(self._connection).pipeline(self._connection) as pipeline:
+            yield pipeline
+
+    @asynccontextmanager
+    async def _pipeline_awaited(self) -> AsyncIterator[psycopg.AsyncPipeline]:
+        with self._doomed_by_an_error():
+            async with type(self._connection).pipeline(self._connection) as pipeline:
+                yield pipeline
+
+    @contextmanager
+    def _doomed_by_an_error(self) -> Iterator[None]:
+        """Doom the block by an error, or an interruption: the server may have executed statements before it.
+
+        A statement that the server refuses is known by the state of the transaction.
+        """
+        self.assert_open()
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, psycopg.Error):
+                self.doom(error)
+            raise
 
     # -- connection.transaction() ----------------------------------------------------------------------------------
 
@@ -170,20 +201,23 @@ class Watch(StatementWatch):
     @contextmanager
     def _savepoint(self, name: str | None) -> Iterator[_Savepoint]:
         """Track a `connection.transaction()`, which is a savepoint here; the records share its end."""
-        if is_idle(self._connection):
-            raise ended_past(ENDED)  # psycopg would begin a separate transaction
-        savepoint = _Savepoint(self._records, name)
-        self._nested += 1
+        self._nested += 1  # first, as `running`
         try:
+            self.assert_open()
+            if is_idle(self._connection):
+                raise ended_past(ENDED)  # psycopg would begin a separate transaction
+            savepoint = _Savepoint(self._records, name)
             try:
-                yield savepoint
-            finally:
-                self._nested -= 1
-                savepoint.end()
-        except BaseException as error:
-            if not savepoint.is_undone_by(error):
-                self._refused_ending = error
-            raise
+                try:
+                    yield savepoint
+                finally:
+                    savepoint.end()
+            except BaseException as error:
+                if not savepoint.is_undone_by(error):
+                    self._refused_ending = error
+                raise
+        finally:
+            self._nested -= 1
 
 
 class _Savepoint:
@@ -231,88 +265,6 @@ class _Savepoint:
         if isinstance(error, OutOfOrderTransactionNesting):
             return False
         return error is self._raised or isinstance(error, psycopg.Error)
-
-
-def _text(query: Any, connection: AnyConnection) -> str:
-    if isinstance(query, Composable):
-        return query.as_string(connection)
-    return query.decode(errors="replace") if isinstance(query, bytes) else str(query)
-
-
-@cache
-def watched_cursor(factory: Any) -> Any:
-    """Derive a cursor class from `factory` that reports its statements to its connection's watch, if there is one.
-
-    A factory that was derived already is returned unchanged.
-    """
-    if hasattr(factory, _DERIVED):
-        return factory
-    return _awaited_cursor(factory) if issubclass(factory, psycopg.AsyncCursor) else _blocking_cursor(factory)
-
-
-def _blocking_cursor(factory: Any) -> Any:
-    class WatchedCursor(_with_other_methods(factory)):  # type: ignore[misc]
-        __slots__ = ()
-
-        def execute(self, query: Any, params: Any = None, **keywords: Any) -> Any:
-            watch = vars(self._conn).get(_WATCH)
-            if watch is None:  # every statement of Django outside of dual writes; super() would double the cost
-                return factory.execute(self, query, params, **keywords)
-            savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
-            if savepoint is not None:
-                watch.assert_executed_at_once()
-            try:
-                executed = factory.execute(self, query, params, **keywords)
-                if savepoint is not None:
-                    watch.after(savepoint)
-            except BaseException as error:
-                watch.failed(error, savepoint)
-                raise
-            return executed
-
-    return WatchedCursor
-
-
-def _awaited_cursor(factory: Any) -> Any:
-    class WatchedAsyncCursor(_with_other_methods(factory)):  # type: ignore[misc]
-        __slots__ = ()
-
-        async def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            watch = vars(self._conn).get(_WATCH)
-            if watch is None:  # kept beyond the block
-                return await super().execute(query, *arguments, **keywords)
-            savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
-            if savepoint is not None:
-                watch.assert_executed_at_once()
-            try:
-                executed = await super().execute(query, *arguments, **keywords)
-                if savepoint is not None:
-                    watch.after(savepoint)
-            except BaseException as error:
-                watch.failed(error, savepoint)
-                raise
-            return executed
-
-    return WatchedAsyncCursor
-
-
-def _with_other_methods(factory: Any) -> Any:
-    """Derive a class that checks what is sent by other methods than `execute`, which may be awaited."""
-
-    def checked(name: str) -> Any:
-        genuine = getattr(factory, name)
-
-        @wraps(genuine)
-        def method(cursor: Any, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            watch = vars(cursor.connection).get(_WATCH)
-            if watch is not None:
-                watch.before_other(_text(query, cursor.connection))
-            return genuine(cursor, query, *arguments, **keywords)
-
-        return method
-
-    methods = {name: checked(name) for name in ("executemany", "stream", "copy")}
-    return type("Watched", (factory,), {"__slots__": (), _DERIVED: True, **methods})
 
 
 _IN_PIPELINE = (

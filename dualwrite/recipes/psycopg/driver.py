@@ -13,8 +13,10 @@ Three things, each on one connection at a time:
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +46,19 @@ def is_two_phase(connection: AnyConnection) -> bool:
 def is_in_transaction_block(connection: AnyConnection) -> bool:
     """Return whether a `connection.transaction()` is open, inside which `commit()` is refused."""
     return bool(connection._num_transactions)  # noqa: SLF001
+
+
+def drop(connection: AnyConnection) -> None:
+    """Close a connection at once, also one that other tasks use; `connection.close()` might return it to a pool.
+
+    The loop must no longer watch its socket for them, because the next connection may get the same file descriptor.
+    """
+    if isinstance(connection, psycopg.AsyncConnection):
+        with suppress(psycopg.Error, RuntimeError):  # it is closed already, or no loop is running
+            loop, wire = asyncio.get_running_loop(), connection.pgconn.socket
+            loop.remove_reader(wire)
+            loop.remove_writer(wire)
+    connection.pgconn.finish()
 
 
 def configure_function(pool: Any) -> Any:

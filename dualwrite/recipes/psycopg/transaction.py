@@ -22,6 +22,7 @@ from dualwrite.recipes.psycopg.driver import (
     Values,
     answered,
     begin_statement,
+    drop,
     executed,
     first_text,
     first_texts,
@@ -78,16 +79,17 @@ class PsycopgTransaction(PostgresTransaction):
 
     @property
     def _cannot_roll_back(self) -> bool:
-        return self.connection.closed or is_busy(self.connection)
+        return self.connection.closed or is_busy(self.connection) or self._watch.running > 0
 
     def _begin_statement(self) -> str:
         return begin_statement(self.connection)
 
     async def _send_rollback(self) -> None:
-        await settled(self.connection.rollback())
+        rollback: Any = type(self.connection).rollback  # the watch is still in front of the connection's own
+        await settled(rollback(self.connection))
 
     def _drop(self) -> None:
-        self.connection.pgconn.finish()  # `connection.close()` might return it to a pool
+        drop(self.connection)
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 

@@ -14,8 +14,8 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.django.forks import abandon, in_each_child
 from dualwrite.recipes.django.transaction import Begun, Pool
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
-from dualwrite.recipes.psycopg.connection_guard import watched_cursor
 from dualwrite.recipes.psycopg.transaction import PsycopgDatabase, PsycopgTransaction
+from dualwrite.recipes.psycopg.watched_cursor import watched_cursor
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables, quoted
 
