@@ -173,6 +173,7 @@ def refused(face: Face, number: int) -> KafkaUnreachableError:
     assert "Connection refused" in str(raised.value)
     for call in ("transaction()", "transactions()", "max.block.ms"):
         assert call not in str(raised.value)
+        assert call not in str(raised.value.__cause__)
     return raised.value
 
 

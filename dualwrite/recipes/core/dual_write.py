@@ -268,6 +268,8 @@ _ADVICE: Final[dict[str, str]] = {
     WHAT_TO_DO[ErrorClass.FATAL]: _REPEAT,
     "repeat the same call until it returns": _REPEAT,
     "init_transactions() or, for a dual write, with ": "",
+    f"repeat {Call.INIT_TRANSACTIONS.value}": _REPEAT,
+    f"repeat {Call.PREPARE_TRANSACTION.value}": _REPEAT,
 }
 """The remedies for the user of a block, in place of those for a producer."""
 
@@ -289,14 +291,25 @@ _UNCHANGED: Final = ("either side", "either database", "othing was written")
 
 
 def say_of_block(error: BaseException) -> None:
-    """Reword a producer's error that leaves a block, and add what state both sides are in. Harmless when repeated."""
+    """Reword a producer's error that leaves a block, and its cause, and add what state both sides are in.
+
+    Harmless when repeated.
+    """
     if not isinstance(error, KafkaError | InvalidRecordError) or not error.args:
         return
-    said, outcome = str(error.args[0]), error.outcome
-    for of_producer, of_block in (*_ADVICE.items(), *_CALLS.items()):
-        said = said.replace(of_producer, of_block)
+    cause = error.__cause__
+    if isinstance(cause, KafkaError) and cause.args:
+        cause.args = (_of_block(str(cause.args[0])), *cause.args[1:])
+    said, outcome = _of_block(str(error.args[0])), error.outcome
     if outcome.is_decided and _COMMITTED not in said:
         said += _COMMITTED
     elif outcome is Outcome.ROLLED_BACK and not any(words in said for words in _UNCHANGED):
         said = f"{said} (neither side was changed by this block)"
     error.args = (said, *error.args[1:])
+
+
+def _of_block(said: str) -> str:
+    """Return the text of a producer's error in the words of a block."""
+    for of_producer, of_block in (*_ADVICE.items(), *_CALLS.items()):
+        said = said.replace(of_producer, of_block)
+    return said
