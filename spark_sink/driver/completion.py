@@ -1,9 +1,10 @@
 """Phase two: commit or abort the transactions of a batch in parallel, with `dualwrite.AsyncProducer`.
 
-First the decided transactions are committed by their pairs, with one request each: most batches need no more. For the
-rest, first every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing
-it in several processes at once, gives the same result: Kafka lets only the last process that took an id over complete
-the transaction, and reports a transaction that is already completed.
+A transaction of another Kafka cluster is left alone. Then the decided ones are committed by their pairs, with one
+request each: most batches need no more. For the rest, first every id is taken over, then the rows are read once, then
+everything is completed. Repeating this, or doing it in several processes at once, gives the same result: Kafka lets
+only the last process that took an id over complete the transaction, and reports a transaction that is already
+completed.
 
 If the coordinator does not describe a transaction that is to be committed as open or committed, the log is read
 (`dualwrite/decisions/republish.py`), and a transaction that Kafka has aborted is published again (`repair.py`).
@@ -20,8 +21,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.decisions.republish import Fate, Judgement, judge, judge_by_log
-from dualwrite.errors import DualWriteError, KafkaTimeoutError, PreparedTransactionLost
+from dualwrite.errors import AnotherClusterError, DualWriteError, KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, may_retry, release, wait_for
@@ -96,7 +98,7 @@ class Completion:
         and after the ids are taken over once more: an id may belong to another attempt by now, which must not be
         disturbed.
         """
-        endings = self._by_pair(claims, rows)
+        endings = self._at_once(claims, rows) if claims else {}
         endings |= self._try([claim for claim in claims if claim.attempt_id not in endings], rows)
         for _ in range(_TRIES - 1):
             again = {claim.attempt_id: claim for claim in claims if may_retry(endings[claim.attempt_id])}
@@ -129,16 +131,34 @@ class Completion:
         finally:
             await release([producer])
 
-    def _by_pair(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
+    async def _cluster_id(self) -> str:
+        """Return the id of the cluster that responds; "" if it does not report one."""
+        async with AsyncTransactionAdmin(self._admin_settings) as admin:
+            return (await admin.describe_cluster(timeout_ms=self._calls.step_timeout_ms)).cluster_id or ""
+
+    def _at_once(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
+        """Return the endings that need no take-over: of other clusters' transactions, and of `_by_pair`.
+
+        Every cluster assigns the same producer ids, so a pair says nothing of a transaction of another cluster.
+        """
+        try:
+            cluster_id = wait_for(self._cluster_id())
+        except DualWriteError as error:
+            return {claim.attempt_id: ended_by(error) for claim in claims}
+        current = rows.still_wanted([claim.attempt_id for claim in claims])
+        wanted = {claim: current[claim.attempt_id] for claim in claims if claim.attempt_id in current}
+        elsewhere = {claim: row for claim, row in wanted.items() if row.is_elsewhere(cluster_id)}
+        endings = {claim.attempt_id: ended_by(_elsewhere(claim, row, cluster_id)) for claim, row in elsewhere.items()}
+        return endings | self._by_pair({each: row.state for each, row in wanted.items() if each not in elsewhere})
+
+    def _by_pair(self, wanted: Mapping[Claim, PreparedTxnState]) -> dict[str, Ended]:
         """Commit the transactions that their pairs alone can commit; return the endings of these claims.
 
         It takes one request for each transaction, and works if another process has the id by now. Kafka refuses it if
         the transaction is no longer open, or if a process has taken the id over since (with KeepPreparedTxn, for
         example).
         """
-        decided = [claim for claim in claims if claim.verdict is Verdict.COMMIT]
-        current = rows.still_wanted([claim.attempt_id for claim in decided]) if decided else {}
-        states = {claim: current[claim.attempt_id].state for claim in decided if claim.attempt_id in current}
+        states = {claim: state for claim, state in wanted.items() if claim.verdict is Verdict.COMMIT}
         pairs = {claim.transactional_id: state for claim, state in states.items() if state}
         committed = self._committed(pairs) if pairs else set()
         return {
@@ -331,6 +351,15 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
         return _lost(judgement, as_described(error))
     _log_commit(claim, judgement)
     return Ended(Ending.COMMITTED, judged=row)
+
+
+def _elsewhere(claim: Claim, row: Prepared, cluster_id: str) -> AnotherClusterError:
+    manifest = Manifest.parse(row.manifest)
+    assert manifest is not None, "it names another cluster"
+    return manifest.elsewhere(cluster_id, claim.transactional_id).reworded(
+        f"{row.state} of the transactional id {claim.transactional_id!r} was prepared in the Kafka cluster "
+        f"{manifest.cluster_id!r}, and this is {cluster_id!r}; nothing was changed"
+    )
 
 
 def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:

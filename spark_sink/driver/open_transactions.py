@@ -44,6 +44,10 @@ class OpenTransactions:
         self._now_ms = now_ms
         self._timeout_ms = timeout_ms
 
+    def cluster_id(self) -> str:
+        """Return the id of the Kafka cluster that responds; "" if it does not report one."""
+        return self._admin.describe_cluster(timeout_ms=self._timeout_ms).cluster_id or ""
+
     def of_sink(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
         """Return the open transactions of this sink, without those of a sink whose id begins with this sink's."""
         prefix = f"{sink_id}-"

@@ -87,6 +87,9 @@ class Orphan:
 class OrphanKafka(Protocol):
     """The Kafka side; `OpenTransactions` implements it."""
 
+    def cluster_id(self) -> str:
+        """See `OpenTransactions.cluster_id`."""
+
     def of_sink(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
         """See `OpenTransactions.of_sink`."""
 
@@ -107,7 +110,7 @@ class Orphans:
 
     def judge(self, sink_id: str, found: Sequence[OpenTransaction], *, may_abort: bool) -> list[Orphan]:
         """Return the planned treatment of the orphans among these transactions. Changes nothing."""
-        known = self._store.orphans(sink_id, {each.transactional_id: each.pair for each in found})
+        known = self._store.orphans(sink_id, *self._named(found))
         return [
             self._judged(each, known[each.transactional_id], may_abort=may_abort)
             for each in found
@@ -122,7 +125,7 @@ class Orphans:
         Ends the others only if `may_abort`, and if they are old enough. Raises SinkError for a sink that the store does
         not have, and the errors of Kafka and of the database.
         """
-        known = self._store.retire_orphans(sink_id, {each.transactional_id: each.pair for each in found})
+        known = self._store.retire_orphans(sink_id, *self._named(found))
         # A row exists until its transaction is completed. So a transaction that was open before the store was read, and
         # is open with the same pair now, had no live attempt in between.
         still = self._kafka.described(list(known), unseen)
@@ -139,6 +142,11 @@ class Orphans:
             for end in _CHANGES
         }
         return [_ended(each, ended) for each in orphans]
+
+    def _named(self, found: Sequence[OpenTransaction]) -> tuple[dict[str, str], str]:
+        """Return the pairs of open transactions by id, and the id of their cluster."""
+        pairs = {each.transactional_id: each.pair for each in found}
+        return pairs, self._kafka.cluster_id() if pairs else ""
 
     def _judged(self, found: OpenTransaction, known: AttemptStatus | None, *, may_abort: bool) -> Orphan:
         end = decide(

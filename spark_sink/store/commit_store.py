@@ -688,11 +688,15 @@ class CommitStore:
 
     # ---- orphans --------------------------------------------------------------------------------------------
 
-    def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+    def orphans(self, sink_id: str, pairs: Mapping[str, str], cluster_id: str) -> dict[str, AttemptStatus | None]:
         """See `OrphanStore.orphans`."""
-        return self._transactions.read(lambda connection: self._orphans(connection, sink_id, pairs)) if pairs else {}
+        if not pairs:
+            return {}
+        return self._transactions.read(lambda connection: self._orphans(connection, sink_id, pairs, cluster_id))
 
-    def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+    def retire_orphans(
+        self, sink_id: str, pairs: Mapping[str, str], cluster_id: str
+    ) -> dict[str, AttemptStatus | None]:
         """See `OrphanStore.retire_orphans`."""
 
         def steps(connection: sa.Connection) -> dict[str, AttemptStatus | None]:
@@ -701,23 +705,27 @@ class CommitStore:
                     f"the commit store has no sink {sink_id!r}, so its orphans cannot be recognised; nothing was "
                     "changed. If this is the right database, start the application once, which creates the sink"
                 )
-            found = self._orphans(connection, sink_id, pairs)
+            found = self._orphans(connection, sink_id, pairs, cluster_id)
             self._retired.retire_orphans(connection, sink_id, found)
             return found
 
         return self._transactions.read_durably(steps) if pairs else {}
 
     def _orphans(
-        self, connection: sa.Connection, sink_id: str, pairs: Mapping[str, str]
+        self, connection: sa.Connection, sink_id: str, pairs: Mapping[str, str], cluster_id: str
     ) -> dict[str, AttemptStatus | None]:
         live = {attempt.transactional_id for attempt in self._live(connection, sink_id)}
         strangers = {each: pair for each, pair in pairs.items() if each not in live}
         t = self._attempt.c
-        query = sa.select(t.txn_id, t.prepared_state, t.status).where(
+        query = sa.select(t.txn_id, t.prepared_state, t.manifest, t.status).where(
             t.sink_id == sink_id, t.txn_id.in_(list(strangers)), t.prepared_state.in_(list(strangers.values()))
         )
         rows = connection.execute(query).all() if strangers else ()
-        known = {each: AttemptStatus(status) for each, pair, status in rows if strangers[each] == pair}
+        known = {
+            each: AttemptStatus(status)
+            for each, pair, manifest, status in rows
+            if strangers[each] == pair and not Prepared(PreparedTxnState(pair), manifest or "").is_elsewhere(cluster_id)
+        }
         return {each: known.get(each) for each in strangers}
 
     # ---- operators ------------------------------------------------------------------------------------------

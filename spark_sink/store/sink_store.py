@@ -220,13 +220,16 @@ class ClaimStore(ReachableStore, Protocol):
 class OrphanStore(ReachableStore, Protocol):
     """The part that recognises orphans among open transactions."""
 
-    def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+    def orphans(self, sink_id: str, pairs: Mapping[str, str], cluster_id: str) -> dict[str, AttemptStatus | None]:
         """Return those of these open transactions, given as pairs by id, whose ids belong to no live attempt.
 
-        The value is the status of the attempt that had the id and the pair; None if the store has no such attempt.
+        The value is the status of the attempt that had the id and the pair; None if the store has no such attempt. One
+        whose manifest names another Kafka cluster does not count: there, the same pair is another transaction.
         """
 
-    def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+    def retire_orphans(
+        self, sink_id: str, pairs: Mapping[str, str], cluster_id: str
+    ) -> dict[str, AttemptStatus | None]:
         """Return the result of `orphans`, durably, and retire the ids: no task leases one of them afterwards.
 
         Raises SinkError for a sink that the store does not have, and NotDurableError.

@@ -156,6 +156,9 @@ class FakeOpenTransactions:
     def __init__(self, side: FakeKafkaSide) -> None:
         self._side = side
 
+    def cluster_id(self) -> str:
+        return "fake"
+
     def of_sink(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
         return self.described([each for each in self._side.alive.open_ids if is_of_sink(sink_id, each)], unseen)
 

@@ -322,7 +322,7 @@ def test_each_losing_copy_uses_up_one_id(store: AnyStore, sink: str, losers: Seq
         leased_ids.update(ids.values())
         gone.add(ids[loser])
     assert len(leased_ids) == len(losers) + 1
-    store.retire_orphans(sink, {f"{sink}-0-2": "7:3"})  # of another store: its leased ids are unknown
+    store.retire_orphans(sink, {f"{sink}-0-2": "7:3"}, "")  # of another store: its leased ids are unknown
     assert min(leased_slots(store, sink, plan(store, sink), 2)) >= 3
 
 
@@ -422,6 +422,19 @@ def test_a_transaction_of_another_cluster_is_not_named(store: AnyStore, sink: st
         store.mark_prepared(leased(store, sink, generation, 0, partition), row, records=0)
     assert store.named([here, unknown], "here") == {here, unknown}
     assert store.named([here, unknown], "elsewhere") == {unknown}
+
+
+def test_an_orphan_is_not_known_by_an_attempt_of_another_cluster(store: AnyStore, sink: str) -> None:
+    generation = plan(store, sink)
+    text = str(Manifest(STATE, "here", (), has_offsets=False))
+    attempt_id = leased(store, sink, generation)
+    store.mark_prepared(attempt_id, Prepared(STATE, text), records=0)
+    store.decide(decision(sink, generation, attempt_id), FAIL)
+    store.record(sink, {attempt_id: Ended(Ending.COMMITTED, judged=STATE)})
+    name = f"{sink}-0-0"
+    for cluster_id, known in (("here", AttemptStatus.COMMITTED), ("", AttemptStatus.COMMITTED), ("elsewhere", None)):
+        assert store.orphans(sink, {name: str(STATE)}, cluster_id) == {name: known}
+        assert store.retire_orphans(sink, {name: str(STATE)}, cluster_id) == {name: known}
 
 
 def test_a_decision_of_another_driver_is_not_taken_for_ones_own(store: AnyStore, sink: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dualwrite.broker_emulator import CrashAfter, CrashBefore, DropReply, DropRequest, Error, Fault, Hold, VirtualClock
-from dualwrite.errors import KafkaTimeoutError, PreparedTransactionLost
+from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.errors import AnotherClusterError, KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from spark_sink.errors import AttemptCondemnedError, StoreWentBackError
 from spark_sink.pause_points import PausePoint
@@ -113,6 +115,31 @@ def test_a_later_transaction_than_the_row_s_is_not_aborted(world: KafkaWorld) ->
     assert world.open_ids() == ids_of(second)
     assert endings([second], world.side().end([second], everything)) == [COMMITTED]
     assert world.committed() == ids_of(second)
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "open"])
+@pytest.mark.parametrize("verdict", [COMMIT, ABORT])
+def test_a_transaction_of_another_cluster_is_left_alone(
+    world: KafkaWorld, verdict: Verdict, is_committed: bool
+) -> None:
+    """This cluster has assigned the same pair, under the same id, to a transaction of its own."""
+    (own,) = prepared(world, 1)
+    if is_committed:
+        assert endings([own], world.side().end([own], everything)) == [COMMITTED]
+    theirs = claim("s-0-0", verdict, of_another_cluster(Rows.row(own)))
+    ended = world.side().end([theirs], everything)
+    assert endings([theirs], ended) == [FAILED]
+    error = ended[theirs.attempt_id].error
+    assert isinstance(error, AnotherClusterError)
+    assert error.prepared_in == "gone"
+    assert world.committed() == (["s-0-0"] if is_committed else [])
+    assert endings([own], world.side().end([own], everything)) == [COMMITTED]
+
+
+def of_another_cluster(row: Prepared) -> Prepared:
+    manifest = Manifest.parse(row.manifest)
+    assert manifest is not None
+    return Prepared(row.state, str(replace(manifest, cluster_id="gone")))
 
 
 def test_without_claims_nothing_is_called(newest: KafkaWorld) -> None:

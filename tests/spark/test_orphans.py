@@ -347,7 +347,7 @@ def test_a_lost_store(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     unknown = site.recovery(site.new, abort_orphans=["s"]).recover()  # perhaps it is the wrong database
     assert {(each.action, each.changed) for each in unknown.found} == {(Action.NO_ROW, False)}
     with pytest.raises(SinkError, match="has no sink 's'"):
-        site.new.store.retire_orphans("s", {"s-0-0": "1:1"})
+        site.new.store.retire_orphans("s", {"s-0-0": "1:1"}, "")
 
     site.new.write("s", 0, [["c"], ["d"]])  # it is written under other ids
     assert "s-0-0" in next(each for each in warnings(caplog) if "2 transactions are open" in each)
@@ -379,6 +379,20 @@ def test_an_orphan_that_the_store_has_as_committed_is_committed_without_an_order
     assert actions(recovery.plan()) == {("s-0-0", Action.COMMIT, False)}
     assert actions(recovery.recover()) == {("s-0-0", Action.COMMIT, True)}
     assert site.kafka.committed() == ["a"]
+
+
+def test_an_orphan_with_the_pair_of_another_cluster_s_attempt_is_left_alone(site: Site) -> None:
+    site.lost.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
+    here = site.admin.describe_cluster().cluster_id
+    with site.lost.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE dw_attempt SET live_txn_id = NULL, status = 'COMMITTED'"))
+        connection.execute(
+            sa.text("UPDATE dw_attempt SET manifest = replace(manifest, :here, 'elsewhere')"), {"here": here}
+        )
+    recovery = site.recovery(site.lost)
+    for report in (recovery.plan(), recovery.recover()):
+        assert actions(report) == {("s-0-0", Action.NO_ROW, False)}
+    assert site.kafka.open_ids() == ["s-0-0"]
 
 
 def test_an_orphan_kept_by_a_take_over_is_aborted_too(site: Site) -> None:

@@ -287,7 +287,7 @@ class World:
     def _operator(self) -> None:
         store = self._store()
         try:
-            store.retire_orphans(SINK, {f"{SINK}-{partition}-0": "7:3" for partition in range(2)})
+            store.retire_orphans(SINK, {f"{SINK}-{partition}-0": "7:3" for partition in range(2)}, "")
             store.condemn(SINK)
             store.attempts(SINK)
         except SinkError:

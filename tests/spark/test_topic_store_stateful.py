@@ -309,7 +309,7 @@ class SameAnswers(RuleBasedStateMachine):
     )
     def orphans(self, sink: str, partition: int, slots: list[int], pair: str, retire: bool) -> None:
         pairs = {f"{sink}-{partition}-{slot}": pair for slot in slots}
-        self.both(lambda store, _: store.retire_orphans(sink, pairs) if retire else store.orphans(sink, pairs))
+        self.both(lambda store, _: store.retire_orphans(sink, pairs, "") if retire else store.orphans(sink, pairs, ""))
 
     @rule()
     def another_process(self) -> None:

@@ -332,11 +332,7 @@ def still_wanted(
     """See `ClaimStore.still_wanted`, for the attempts of one sink."""
     found = [row for each in attempt_ids if (row := rows.attempt(each)) is not None]
     return known(
-        {
-            row.attempt_id: Prepared(PreparedTxnState(row.prepared_state), rows.manifest(row.attempt_id))
-            for row in found
-            if VERDICTS.get(row.status) is wanted[row.attempt_id]
-        }
+        {row.attempt_id: rows.prepared(row) for row in found if VERDICTS.get(row.status) is wanted[row.attempt_id]}
     )
 
 
@@ -446,21 +442,25 @@ def prune(rows: SinkRows, keep: int) -> Step[int]:
 # ---- orphans ----------------------------------------------------------------------------------------------------
 
 
-def orphans(rows: SinkRows, pairs: Mapping[str, str]) -> Step[dict[str, AttemptStatus | None]]:
+def orphans(rows: SinkRows, pairs: Mapping[str, str], cluster_id: str) -> Step[dict[str, AttemptStatus | None]]:
     """See `OrphanStore.orphans`."""
     live = {row.transactional_id for row in rows.live()}
-    statuses = {(row.transactional_id, row.prepared_state): row.status for row in rows.attempts()}
-    return known({each: statuses.get((each, pair)) for each, pair in pairs.items() if each not in live})
+    statuses = {
+        row.transactional_id: row.status
+        for row in rows.attempts()
+        if pairs.get(row.transactional_id) == row.prepared_state and not rows.prepared(row).is_elsewhere(cluster_id)
+    }
+    return known({each: statuses.get(each) for each in pairs if each not in live})
 
 
-def retire_orphans(rows: SinkRows, pairs: Mapping[str, str]) -> Step[dict[str, AttemptStatus | None]]:
+def retire_orphans(rows: SinkRows, pairs: Mapping[str, str], cluster_id: str) -> Step[dict[str, AttemptStatus | None]]:
     """See `OrphanStore.retire_orphans`. Expects the names that leases touch: one may have taken an id since then."""
     if not rows.exists:
         raise SinkError(
             f"the commit store has no sink {rows.sink_id!r}, so its orphans cannot be recognised; nothing was "
             "changed. If this is the right topic, start the application once, which creates the sink"
         )
-    step = orphans(rows, pairs)
+    step = orphans(rows, pairs, cluster_id)
     slots = rules.slots_by_partition(step.answer(0))
     left = {each: rows.leasable(each).beyond(max(retired)) for each, retired in slots.items()}
     return Step(step.answer, _excluding_all(_leasable_puts(rows, left)))

@@ -6,8 +6,9 @@ import datetime as dt
 from collections.abc import Collection
 from typing import Final, overload
 
+from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.store import rules
-from spark_sink.store.attempt_states import LIVE, AttemptStatus, Claim
+from spark_sink.store.attempt_states import LIVE, AttemptStatus, Claim, Prepared
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, SinkRow
 from spark_sink.store.topic.records import Row
 from spark_sink.store.topic.state import SinkState
@@ -112,9 +113,10 @@ class SinkRows:
         row = self._state.rows(ATTEMPT).get(attempt_id)
         return None if row is None else self._attempt(row)
 
-    def manifest(self, attempt_id: str) -> str:
-        """Return the manifest of the prepared transaction; empty if unknown."""
-        return self._state.rows(ATTEMPT)[attempt_id]["manifest"] or ""
+    def prepared(self, attempt: AttemptRow) -> Prepared:
+        """Return the transaction of an attempt, with its manifest."""
+        manifest = self._state.rows(ATTEMPT)[attempt.attempt_id]["manifest"]
+        return Prepared(PreparedTxnState(attempt.prepared_state), manifest or "")
 
     def claims(self) -> tuple[Claim, ...]:
         """Return the transactions that have to be completed in Kafka."""

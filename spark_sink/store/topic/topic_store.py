@@ -207,13 +207,9 @@ class TopicStore:
 
     def named(self, states: Collection[PreparedTxnState], cluster_id: str) -> frozenset[PreparedTxnState]:
         """See `ClaimStore.named`."""
-        wanted = {str(state): state for state in states}
+        wanted = set(map(str, states))
         found = self._of_all(
-            lambda rows: {
-                row.attempt_id: Prepared(wanted[row.prepared_state], rows.manifest(row.attempt_id))
-                for row in rows.attempts()
-                if row.prepared_state in wanted
-            }
+            lambda rows: {row.attempt_id: rows.prepared(row) for row in rows.attempts() if row.prepared_state in wanted}
         )
         return frozenset(row.state for row in found.values() if not row.is_elsewhere(cluster_id))
 
@@ -241,13 +237,19 @@ class TopicStore:
 
     # ---- orphans --------------------------------------------------------------------------------------------
 
-    def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+    def orphans(self, sink_id: str, pairs: Mapping[str, str], cluster_id: str) -> dict[str, AttemptStatus | None]:
         """See `OrphanStore.orphans`."""
-        return self._do(sink_id, lambda rows: operations.orphans(rows, pairs)) if pairs else {}
+        if not pairs:
+            return {}
+        return self._do(sink_id, lambda rows: operations.orphans(rows, pairs, cluster_id))
 
-    def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
+    def retire_orphans(
+        self, sink_id: str, pairs: Mapping[str, str], cluster_id: str
+    ) -> dict[str, AttemptStatus | None]:
         """See `OrphanStore.retire_orphans`."""
-        return self._do(sink_id, lambda rows: operations.retire_orphans(rows, pairs)) if pairs else {}
+        if not pairs:
+            return {}
+        return self._do(sink_id, lambda rows: operations.retire_orphans(rows, pairs, cluster_id))
 
     # ---- operators ------------------------------------------------------------------------------------------
 
