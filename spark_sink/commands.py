@@ -18,6 +18,13 @@ def acknowledge_lost(sink_id: str, query_id: str, batch_id: int, *, schema: str 
     return _command("acknowledge-lost", *_batch(sink_id, query_id, batch_id), *more, schema=schema)
 
 
+def forget_cluster(sink_id: str, query_id: str, batch_id: int, cluster_id: str, *, schema: str | None) -> str:
+    """Return the command that gives up the transactions of a batch in a Kafka cluster that is gone."""
+    return _command(
+        "acknowledge-lost", *_batch(sink_id, query_id, batch_id), "--forget-cluster", cluster_id, schema=schema
+    )
+
+
 def export_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
     """Return the command that copies files to a directory which a table is owed but cannot get."""
     return _command("export-files", *_batch(sink_id, query_id, batch_id), "--to", "DIRECTORY", schema=schema)

@@ -292,6 +292,13 @@ def _found_document(found: Found) -> dict[str, Any]:
     is_flag=True,
     help="Also give up files that a Delta or Iceberg table is owed and cannot take: it was altered, or dropped.",
 )
+@click.option(
+    "--forget-cluster",
+    "gone",
+    metavar="ID",
+    default="",
+    help="The Kafka cluster with this id is gone for good: give up what the batch has prepared there.",
+)
 @click.pass_context
 def _acknowledge_lost(
     ctx: click.Context,
@@ -299,6 +306,7 @@ def _acknowledge_lost(
     store: StoreAccess,
     batch: NamedBatch,
     owed: bool,
+    gone: str,
 ) -> None:
     """Declare that the records which a LOST batch lacks in Kafka have been dealt with, so that the query may continue.
 
@@ -306,6 +314,9 @@ def _acknowledge_lost(
 
     Also after StoreWentBackError, for a batch that Kafka has and the database has lost: it is written again, so Kafka
     then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
+
+    With --forget-cluster, decided transactions of the batch in that cluster become LOST, and are acknowledged at once;
+    condemned ones are forgotten. Nothing is changed in Kafka.
 
     With --owed, the table does not get the missing rows of the batch. The files stay where they are until `dualwrite
     spark gc` deletes them: copy them with `dualwrite spark export-files` before.
@@ -315,9 +326,9 @@ def _acknowledge_lost(
         if owed and not isinstance(opened, CommitStore):
             raise click.UsageError("--owed is for a Delta or Iceberg table, and a commit store in a topic has none")
         acknowledged = (
-            opened.acknowledge_lost(*named, owed=owed)
+            opened.acknowledge_lost(*named, owed=owed, gone=gone)
             if isinstance(opened, CommitStore)
-            else opened.acknowledge_lost(*named)
+            else opened.acknowledge_lost(*named, gone=gone)
         )
     if not acknowledged:
         click.echo(f"{batch} is not lost, or was acknowledged before; nothing was changed", err=True)

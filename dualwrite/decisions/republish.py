@@ -86,13 +86,13 @@ async def judge(
     return judgement
 
 
-def is_elsewhere(row: PreparedTxnState, text: str, cluster_id: str) -> bool:
-    """Return whether `text`, the manifest of `row`, names another Kafka cluster; False if it names none."""
+def cluster_of(row: PreparedTxnState, text: str) -> str:
+    """Return the id of the Kafka cluster that `text`, the manifest of `row`, names; "" if it names none."""
     try:
         manifest = Manifest.beside(row, text)
     except ValueError:
-        return False
-    return manifest is not None and manifest.is_elsewhere(cluster_id)
+        return ""
+    return "" if manifest is None else manifest.cluster_id
 
 
 async def _unless_repaired(

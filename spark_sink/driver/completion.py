@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
-from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.decisions.republish import Fate, Judgement, judge, judge_by_log
 from dualwrite.errors import AnotherClusterError, DualWriteError, KafkaTimeoutError, PreparedTransactionLost
 from dualwrite.participant_async import AsyncParticipantProducer
@@ -354,11 +353,11 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
 
 
 def _elsewhere(claim: Claim, row: Prepared, cluster_id: str) -> AnotherClusterError:
-    manifest = Manifest.parse(row.manifest)
-    assert manifest is not None, "it names another cluster"
-    return manifest.elsewhere(cluster_id, claim.transactional_id).reworded(
+    return AnotherClusterError(
         f"{row.state} of the transactional id {claim.transactional_id!r} was prepared in the Kafka cluster "
-        f"{manifest.cluster_id!r}, and this is {cluster_id!r}; nothing was changed"
+        f"{row.prepared_in!r}, and this is {cluster_id!r}; nothing was changed",
+        prepared_in=row.prepared_in,
+        found=cluster_id,
     )
 
 

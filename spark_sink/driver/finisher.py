@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dualwrite.errors import AnotherClusterError
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink import commands
 from spark_sink.driver.phases import PhaseTimes
@@ -132,8 +133,8 @@ class Finisher:
     ) -> Tally:
         """Complete `claims` (None: those in the store), then retry the claims left in the store with these verdicts.
 
-        Raises BatchLostError, StoreWentBackError, and SinkError if a claim with a required verdict is left after the
-        last retry. Completed transactions stay completed.
+        Raises BatchLostError, StoreWentBackError, AnotherClusterError, and SinkError if a claim with a required verdict
+        is left after the last retry. Completed transactions stay completed.
         """
         waits = waits_s(self._retries)
         committed: Counter[BatchName] = Counter()
@@ -179,7 +180,10 @@ class Finisher:
             return claims  # the next try drops those that no longer have the same verdict
 
     def _raise_what_stops(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:
-        """Raise BatchLostError or StoreWentBackError, with advice to operators, for an ending that no retry changes."""
+        """Raise the error of an ending that no retry changes, with advice to operators.
+
+        It is BatchLostError, StoreWentBackError or AnotherClusterError.
+        """
         stopped = [(claim, ended[claim.attempt_id]) for claim in claims if claim.attempt_id in ended]
         for claim, end in stopped:
             if end.ending is Ending.LOST:
@@ -197,6 +201,9 @@ class Finisher:
                     f"{end.error}. The sink is stopped: "
                     f"{advice_if_it_went_back(self._store, self._sink_id, _batch_of(claim))}"
                 ) from end.error
+            if isinstance(end.error, AnotherClusterError):
+                advice = advice_if_elsewhere(self._store, self._sink_id, _batch_of(claim), end.error)
+                raise end.error.reworded(f"{end.error}. The sink is stopped: {advice}")
 
     def _unfinished(self, left: Sequence[Claim], reason: Exception | None) -> SinkError:
         ids = ", ".join(sorted(claim.transactional_id for claim in left)[:5])
@@ -229,4 +236,13 @@ def advice_if_it_went_back(store: ClaimStore, sink_id: str, batch: BatchName) ->
     return (
         f"bring the newer {store.medium} back; or accept the second copy in Kafka, and run "
         f"{commands.acknowledge_lost(sink_id, *batch, schema=store.schema)}"
+    )
+
+
+def advice_if_elsewhere(store: ClaimStore, sink_id: str, batch: BatchName, error: AnotherClusterError) -> str:
+    """Return an operator's next steps for a transaction in another Kafka cluster."""
+    return (
+        f"connect it to the cluster {error.prepared_in!r}, where the next plan completes it. If that cluster is gone "
+        "for good: look which records of the batch consumers have, write those that are lost again by other means, "
+        f"then run {commands.forget_cluster(sink_id, *batch, error.prepared_in, schema=store.schema)}"
     )

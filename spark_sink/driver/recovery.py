@@ -27,9 +27,9 @@ from typing import Final, Protocol
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.decisions.republish import Fate, Judgement
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import AnotherClusterError, DualWriteError
 from spark_sink import commands
-from spark_sink.driver.finisher import StoredClaims, advice_if_it_went_back, advice_if_lost
+from spark_sink.driver.finisher import StoredClaims, advice_if_elsewhere, advice_if_it_went_back, advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
 from spark_sink.driver.orphans import Orphan, Orphans
 from spark_sink.driver.sink_view import SinkView, SinkViews
@@ -380,6 +380,8 @@ class SinkRecovery:
             return advice_if_lost(self._store, attempt.sink_id, batch)
         if isinstance(error, StoreWentBackError):
             return advice_if_it_went_back(self._store, attempt.sink_id, batch)
+        if isinstance(error, AnotherClusterError):
+            return advice_if_elsewhere(self._store, attempt.sink_id, batch, error)
         return None
 
     def _foreseen(self, view: SinkView, actions: Mapping[str, Action]) -> dict[str, Action]:

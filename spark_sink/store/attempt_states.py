@@ -98,9 +98,14 @@ class Prepared(NamedTuple):
 
     def is_elsewhere(self, cluster_id: str) -> bool:
         """Return whether it was prepared in another Kafka cluster; False if that is unknown."""
-        from dualwrite.decisions.republish import is_elsewhere  # loads a client, which a store alone does not need
+        return bool(cluster_id and self.prepared_in) and self.prepared_in != cluster_id
 
-        return is_elsewhere(self.state, self.manifest, cluster_id)
+    @property
+    def prepared_in(self) -> str:
+        """The id of the Kafka cluster in which it was prepared; empty if unknown."""
+        from dualwrite.decisions.republish import cluster_of  # loads a client, which a store alone does not need
+
+        return cluster_of(self.state, self.manifest)
 
 
 @dataclass(frozen=True)

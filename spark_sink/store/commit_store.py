@@ -837,14 +837,18 @@ class CommitStore:
 
         return self._transactions.write(steps)
 
-    def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int, *, owed: bool = False) -> bool:
+    def acknowledge_lost(
+        self, sink_id: str, query_id: str, batch_id: int, *, owed: bool = False, gone: str = ""
+    ) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
         A batch whose files a table can no longer get may be LOST too; with `owed`, also one whose files the table has
         not got yet. A batch whose decision is lost has attempts that are to be aborted although Kafka has committed
         them, or has a newer transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is
-        written again. Its other attempts with an abort verdict may be open in Kafka, and are left alone. Return whether
-        there was such a batch.
+        written again. Its other attempts with an abort verdict may be open in Kafka, and are left alone.
+
+        `gone` is the id of a Kafka cluster that is gone: attempts of the batch that were prepared there are given up,
+        and the decided ones among them are LOST. Return whether there was such a batch, or such an attempt.
         """
         t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
@@ -855,7 +859,8 @@ class CommitStore:
         def steps(connection: sa.Connection) -> bool:
             self._locked_sink(connection, sink_id)
             files = self.lake.acknowledge(connection, sink_id, query_id, batch_id, owed=owed)
-            if connection.execute(update).rowcount == 1 or files:
+            given_up = self._give_up_in(gone, connection, sink_id, of_batch) if gone else False
+            if connection.execute(update).rowcount == 1 or files or given_up:
                 return True
             condemned = (*of_batch, a.status.in_(before(AttemptEvent.ABORT)), a.detail.is_not(None))
             went_back = connection.scalars(sa.select(a.attempt_id).where(*condemned)).all()
@@ -863,6 +868,23 @@ class CommitStore:
             return self._change(connection, AttemptEvent.ABORT, a.attempt_id.in_(went_back)) > 0
 
         return self._transactions.write(steps)
+
+    def _give_up_in(
+        self, cluster_id: str, connection: sa.Connection, sink_id: str, of_batch: Sequence[sa.ColumnElement[bool]]
+    ) -> bool:
+        """Give up the decided and condemned attempts of a batch that were prepared in a cluster that is gone."""
+        a = self._attempt.c
+        query = sa.select(a.attempt_id, a.prepared_state, a.manifest).where(*of_batch, a.status.in_(list(VERDICTS)))
+        given_up = [
+            attempt_id
+            for attempt_id, state, manifest in connection.execute(query)
+            if Prepared(PreparedTxnState(state), manifest or "").prepared_in == cluster_id
+        ]
+        self._retired.retire(connection, sink_id, given_up)
+        for event in (AttemptEvent.LOSE, AttemptEvent.ABORT):
+            self._change(connection, event, a.attempt_id.in_(given_up), detail=rules.given_up_in(cluster_id))
+        self._close_batches(connection, sink_id, lost=True)
+        return bool(given_up)
 
     # ---- inside a transaction -------------------------------------------------------------------------------
 

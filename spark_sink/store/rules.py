@@ -162,6 +162,11 @@ def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | Non
         )
 
 
+def given_up_in(cluster_id: str) -> str:
+    """Return the detail of an attempt that was given up with its cluster."""
+    return f"given up by an operator, because the Kafka cluster {cluster_id} is gone"
+
+
 def condemned(attempt_id: str) -> AttemptCondemnedError:
     """Return the error for a task whose attempt no longer belongs to it."""
     return AttemptCondemnedError(

@@ -691,6 +691,26 @@ def test_only_an_attempt_found_committed_in_kafka_is_acknowledged(store: AnyStor
     assert leased_slots(store, sink, plan(store, sink), 1) == [1]  # an abort of the first id may be under way
 
 
+def test_attempts_in_a_cluster_that_is_gone_are_given_up(store: AnyStore, sink: str) -> None:
+    generation = plan(store, sink)
+    text = str(Manifest(STATE, "gone", (), has_offsets=False))
+    won, loser, here = (leased(store, sink, generation, 0, partition) for partition in range(3))
+    for attempt_id, manifest in ((won, text), (loser, text), (here, "")):
+        store.mark_prepared(attempt_id, Prepared(STATE, manifest), records=2)
+    store.decide(decision(sink, generation, won, here), FAIL)
+    assert not store.acknowledge_lost(sink, QUERY, 0)
+    for cluster_id, batch_id in (("another", 0), ("gone", 1)):
+        assert not store.acknowledge_lost(sink, QUERY, batch_id, gone=cluster_id)
+    assert len(store.claims(sink)) == 3
+    assert store.acknowledge_lost(sink, QUERY, 0, gone="gone")
+    assert [claim.attempt_id for claim in store.claims(sink)] == [here]
+    statuses = [status_of(store, sink, each) for each in (won, loser)]
+    assert statuses == [AttemptStatus.LOST, AttemptStatus.ABORTED]
+    assert [(row.status, row.acknowledged_at is None) for row in store.batches(sink)] == [(BatchStatus.LOST, False)]
+    assert not store.acknowledge_lost(sink, QUERY, 0, gone="gone")
+    assert leased_slots(store, sink, plan(store, sink), 1) == [1]
+
+
 def test_a_batch_is_given_up_with_its_generation(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     mine, others = leased(store, sink, generation), leased(store, sink, generation, 1)

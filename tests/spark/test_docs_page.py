@@ -96,6 +96,8 @@ def _reach(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("schema", [None, "my schema"])
 def test_each_is_a_command_with_these_arguments(schema: str | None) -> None:
+    forgotten = parsed(commands.forget_cluster("orders", JOB, 7, "gone", schema=schema))
+    assert forgotten["gone"] == "gone"
     acknowledged = parsed(commands.acknowledge_lost("orders", JOB, 7, schema=schema))
     assert {name: acknowledged[name] for name in ("sink_id", "query_id", "batch_id", "schema")} == {
         "sink_id": "orders",

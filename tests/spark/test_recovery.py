@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile, VirtualClock
+from dualwrite.errors import AnotherClusterError
 from dualwrite.producer import Producer
 from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
 from spark_sink.errors import AttemptCondemnedError, BatchLostError
@@ -50,6 +51,9 @@ class World(ApplicationWorld):
 
     def statuses(self, sink_id: str) -> list[AttemptStatus]:
         return sorted({attempt.status for attempt in self.store.attempts(sink_id)})
+
+    def cluster_id(self) -> str | None:
+        return self._admin.describe_cluster().cluster_id
 
     def close(self) -> None:
         self._admin.close()
@@ -293,6 +297,27 @@ def test_a_lost_transaction_is_reported_until_it_is_acknowledged(bounded_world: 
     assert world.recovery().recover().found == ()
     world.write("s", 1, [["c"]])
     assert world.values() == ["c"]
+
+
+def test_a_batch_in_a_cluster_that_is_gone_waits_until_it_is_given_up(sqlite_world: World) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION)
+    in_cluster = sa.text("UPDATE dw_attempt SET manifest = replace(manifest, :here, 'gone')")
+    with world.engine.begin() as connection:
+        connection.execute(in_cluster, {"here": world.cluster_id()})
+    command = "`dualwrite spark acknowledge-lost --sink s --query query --batch 0 --forget-cluster gone`"
+    for _ in range(2):
+        (found,) = world.recovery().recover().found
+        assert (found.action, found.changed) == (A.FAILED, False)
+        assert found.advice is not None
+        assert command in found.advice
+        with pytest.raises(AnotherClusterError, match="prepared in the Kafka cluster 'gone'") as refused:
+            world.write("s", 1, [["b"]])
+        assert command in str(refused.value)
+    assert (world.values(), world.open_ids()) == ([], ["s-0-0"])
+    assert world.store.acknowledge_lost("s", "query", 0, gone="gone")
+    world.write("s", 1, [["b"]])
+    assert world.open_ids() == ["s-0-0"]
 
 
 def test_nothing_open_is_nothing_to_do(sqlite_world: World) -> None:

@@ -405,21 +405,34 @@ def _closed(rows: SinkRows, changes: Mapping[str, Put]) -> list[Put]:
     return puts
 
 
-def acknowledge_lost(rows: SinkRows, query_id: str, batch_id: int) -> Step[bool]:
-    """Let the query continue after a lost batch, or after one whose decision is lost; answer whether there was one."""
+def acknowledge_lost(rows: SinkRows, query_id: str, batch_id: int, gone: str) -> Step[bool]:
+    """See `CommitStore.acknowledge_lost`."""
     key = batch_key(query_id, batch_id)
+    of_batch = [row for row in rows.live() if (row.query_id, row.batch_id) == (query_id, batch_id)]
+    in_gone = [row for row in of_batch if gone and row.status in VERDICTS and rows.prepared(row).prepared_in == gone]
+    if in_gone:
+        return _changed(True, _given_up(rows, in_gone, gone, key))
     lost = [row for row in rows.batches([BatchStatus.LOST]) if row.acknowledged_at is None]
     if any((row.query_id, row.batch_id) == (query_id, batch_id) for row in lost):
         return _changed(True, [Put(BATCH, key, {}, ("acknowledged_at",))])
-    went_back = [
-        row
-        for row in rows.live()
-        if (row.query_id, row.batch_id) == (query_id, batch_id)
-        and row.detail is not None
-        and row.status in before(AttemptEvent.ABORT)
-    ]
+    went_back = [row for row in of_batch if row.detail is not None and row.status in before(AttemptEvent.ABORT)]
     changes = [_event(row, AttemptEvent.ABORT) for row in went_back]
     return _changed(bool(went_back), [*changes, *_retired(rows, [row.transactional_id for row in went_back])])
+
+
+def _given_up(rows: SinkRows, attempts: Collection[AttemptRow], cluster_id: str, key: str) -> list[Put]:
+    """Return the changes that give up attempts of one batch with their cluster."""
+    detail = rules.given_up_in(cluster_id)
+    changes = {
+        row.attempt_id: _event(row, event, detail=detail)
+        for row in attempts
+        for event in (AttemptEvent.LOSE, AttemptEvent.ABORT)
+        if row.status in before(event)
+    }
+    puts = [*changes.values(), *_retired(rows, [row.transactional_id for row in attempts]), *_closed(rows, changes)]
+    if any(row.status in before(AttemptEvent.LOSE) for row in attempts):
+        puts.append(Put(BATCH, key, {}, ("acknowledged_at",)))
+    return puts
 
 
 def prune(rows: SinkRows, keep: int) -> Step[int]:

@@ -231,9 +231,9 @@ class TopicStore:
         """Record that Kafka has dropped these transactions of COMMITTING attempts; return their number."""
         return self._do(sink_id, lambda rows: operations.mark_lost(rows, prepared, detail))
 
-    def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
-        """See `OperatedStore.acknowledge_lost`."""
-        return self._do(sink_id, lambda rows: operations.acknowledge_lost(rows, query_id, batch_id))
+    def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int, *, gone: str = "") -> bool:
+        """See `CommitStore.acknowledge_lost`."""
+        return self._do(sink_id, lambda rows: operations.acknowledge_lost(rows, query_id, batch_id, gone))
 
     # ---- orphans --------------------------------------------------------------------------------------------
 
