@@ -348,8 +348,7 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
         await producer.complete_transaction(row, take_over=False)
     except PreparedTransactionLost as error:
         return _lost(judgement, as_described(error))
-    _log_commit(claim, judgement)
-    return Ended(Ending.COMMITTED, judged=row)
+    return Ended(Ending.COMMITTED, _doubt(claim, judgement), judged=row)
 
 
 def _elsewhere(claim: Claim, row: Prepared, cluster_id: str) -> AnotherClusterError:
@@ -408,12 +407,13 @@ def _lost(judgement: Judgement, error: DualWriteError) -> Ended:
     return Ended(Ending.LOST, error, judged=judgement.row)
 
 
-def _log_commit(claim: Claim, judgement: Judgement) -> None:
-    """Log a commit, and log it as an error if there is no proof for it."""
-    if judgement.fate is Fate.NOT_PROVEN:
-        _log.error(_EVIDENCE_GONE, claim.transactional_id, judgement.row, judgement.places)
-    else:
-        _log.debug("commit %s of %s", judgement.row, claim.transactional_id)
+def _doubt(claim: Claim, judgement: Judgement) -> SinkError | None:
+    """Return the error for a commit that nothing proves, and log it; None if there is proof."""
+    if judgement.fate is not Fate.NOT_PROVEN:
+        return None
+    doubt = SinkError(_EVIDENCE_GONE % (claim.transactional_id, judgement.row, judgement.places))
+    _log.error("%s", doubt)
+    return doubt
 
 
 _UNPROVEN: Final = (

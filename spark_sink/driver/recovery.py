@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.decisions.republish import Fate, Judgement
@@ -155,7 +155,10 @@ class FoundOwed:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The result of one round over `sinks` sinks. `unseen` has sentences about sinks and brokers it could not query."""
+    """The result of one round over `sinks` sinks.
+
+    `unseen` has sentences about sinks and brokers that it could not query, and about commits that nothing proves.
+    """
 
     found: tuple[Found, ...]
     sinks: int
@@ -176,6 +179,9 @@ class RecoveryReport:
     def is_clean(self) -> bool:
         """Whether nothing is left and everything could be queried."""
         return not self.left and not self.unseen
+
+
+FoundT = TypeVar("FoundT")
 
 
 class EndsTransactions(Protocol):
@@ -230,8 +236,8 @@ class SinkRecovery:
     def recover(self) -> RecoveryReport:
         """Complete all that is possible now; report the rest with its error. One failure does not stop the others.
 
-        Raises if nothing can be done: SinkError for a database without a commit store, the database's own errors, and
-        Kafka's.
+        Raises if no sink can be looked at: SinkError for a database without a commit store, the database's own errors,
+        and Kafka's.
         """
         return self._round(apply=True)
 
@@ -260,15 +266,29 @@ class SinkRecovery:
         unseen: list[str] = []
         views = self._views.look(self._sink_ids or self._views.all_ids(), unseen)
         unseen += [f"the commit store has no sink {view.sink_id!r}" for view in views if view.row is None]
-        found = [found for view in views for found in self._of_sink(view, unseen, apply=apply)]
-        owed = [owed for view in views for owed in self._owed(view, unseen, apply=apply)]
+        found = self._of_each(views, unseen, lambda view: self._ended_attempts(view, unseen, apply=apply))
+        found += self._of_each(views, unseen, lambda view: self._ended_orphans(view, unseen, apply=apply))
+        owed = self._of_each(views, unseen, lambda view: self._owed(view, unseen, apply=apply))
         return RecoveryReport(tuple(found), len(views), tuple(unseen), apply, tuple(owed))
 
-    def _of_sink(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Found]:
+    def _of_each(
+        self, views: Sequence[SinkView], unseen: list[str], of_sink: Callable[[SinkView], Sequence[FoundT]]
+    ) -> list[FoundT]:
+        """Return the findings of all sinks, and a sentence in `unseen` for each sink whose round has failed."""
+        found: list[FoundT] = []
+        for view in views:
+            try:
+                found += of_sink(view)
+            except self._failures as error:
+                unseen.append(f"the sink {view.sink_id!r}: {_one_line(error)}")
+        return found
+
+    def _ended_attempts(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Found]:
         actions = {attempt.attempt_id: self._action(view, attempt) for attempt in view.attempts}
         ended = self._carried_out(view, actions) if apply else {}
         foreseen = {} if apply else self._foreseen(view, actions)
-        found = [
+        unseen += [_one_line(each.error) for each in ended.values() if each.ending is Ending.COMMITTED and each.error]
+        return [
             self._found(
                 view,
                 attempt,
@@ -277,7 +297,6 @@ class SinkRecovery:
             )
             for attempt in view.attempts
         ]
-        return [*found, *(_orphan(view, each) for each in self._ended_orphans(view, unseen, apply=apply))]
 
     def _owed(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[FoundOwed]:
         """Judge the batches owed to a table of files. If `apply`, publish them and delete the condemned files."""
@@ -298,7 +317,7 @@ class SinkRecovery:
         try:
             Janitor(sink_id, self._store.lake, schema=self._store.schema).clean()
         except self._failures as error:
-            unseen.append(f"files of given up attempts of the sink {sink_id!r}: {' '.join(str(error).split())}")
+            unseen.append(f"files of given up attempts of the sink {sink_id!r}: {_one_line(error)}")
 
     def _action_for(self, view: SinkView, batch: OwedBatch) -> Action:
         if batch.detail is not None:
@@ -328,15 +347,17 @@ class SinkRecovery:
             return FoundOwed(batch, Action.LOST, False, age_ms, now.detail, advice)
         if error is None:
             return FoundOwed(batch, action, False, age_ms)
-        return FoundOwed(batch, Action.FAILED, False, age_ms, " ".join(str(error).split()))
+        return FoundOwed(batch, Action.FAILED, False, age_ms, _one_line(error))
 
-    def _ended_orphans(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Orphan]:
+    def _ended_orphans(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Found]:
         """Judge the orphans. End them if `apply`, unless the store lacks the sink: it may be the wrong store."""
         is_known = view.row is not None
         may_abort = is_known and view.sink_id in self._abort_orphans
         if apply and is_known:
-            return self._orphans.end(view.sink_id, view.orphans, unseen, may_abort=may_abort)
-        return self._orphans.judge(view.sink_id, view.orphans, may_abort=may_abort)
+            orphans = self._orphans.end(view.sink_id, view.orphans, unseen, may_abort=may_abort)
+        else:
+            orphans = self._orphans.judge(view.sink_id, view.orphans, may_abort=may_abort)
+        return [_orphan(view, each) for each in orphans]
 
     def _action(self, view: SinkView, attempt: AttemptRow) -> Action:
         if attempt.status is AttemptStatus.LOST:
@@ -370,7 +391,7 @@ class SinkRecovery:
             attempt=attempt,
             open=view.open.get(attempt.transactional_id),
             age_ms=view.age_ms(attempt.updated_at),
-            error=attempt.detail if error is None else " ".join(str(error).split()),
+            error=attempt.detail if error is None else _one_line(error),
             advice=self._advice(attempt, actual, error),
         )
 
@@ -407,6 +428,10 @@ class SinkRecovery:
         except (DualWriteError, ValueError) as error:
             _log.info("the end of %s of %s is unknown: %s", row.state, claim.transactional_id, error)
             return False
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _is_open(view: SinkView, attempt: AttemptRow) -> bool:

@@ -153,7 +153,7 @@ _NOT_JUDGED: Final = PreparedTxnState()
 
 @dataclass(frozen=True)
 class Ended:
-    """The ending of one claim; LOST and FAILED have an `error` with the facts."""
+    """The ending of one claim; LOST, FAILED, and a COMMITTED that nothing proves, have an `error` with the facts."""
 
     ending: Ending
     error: Exception | None = None

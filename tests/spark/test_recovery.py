@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile, VirtualClock
@@ -17,6 +18,7 @@ from spark_sink.driver.recovery import Action, RecoveryReport, SinkRecovery
 from spark_sink.errors import AttemptCondemnedError, BatchLostError
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.attempt_states import AttemptStatus
+from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import ApplicationWorld, recovery
 from tests.support.conditions import until
@@ -231,6 +233,48 @@ def test_a_transaction_refused_by_the_broker_is_reported_and_does_not_stop_the_r
     assert all(found.error for found in report.left)
     assert world.recovery().recover().is_clean
     assert world.values() == ["a", "b"]
+
+
+@pytest.mark.parametrize("step", ["claims", "record", "retire_orphans"])
+def test_a_store_that_fails_for_one_sink_does_not_stop_the_rest(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    world = sqlite_world
+    for sink_id in ("one", "two"):
+        world.write(sink_id, 0, [[sink_id]], die_at=P.AFTER_DECISION)
+    real = getattr(CommitStore, step)
+
+    def fails(store: CommitStore, sink_id: str, *arguments: Any, **options: Any) -> Any:
+        if sink_id == "one":
+            raise OperationalError("UPDATE", {}, ConnectionError("gone"))
+        return real(store, sink_id, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitStore, step, fails)
+        report = world.recovery().recover()
+    is_reported = step == "retire_orphans"
+    ended = [(found.sink_id, found.action, found.changed) for found in report.found]
+    assert ended == [("one", A.COMMIT, True)] * is_reported + [("two", A.COMMIT, True)]
+    (sentence,) = report.unseen
+    assert sentence.startswith("the sink 'one': ")
+    assert not report.is_clean
+    assert world.recovery().recover().is_clean
+    assert world.values() == ["one", "two"]
+
+
+def test_a_commit_that_nothing_proves_is_said(sqlite_world: World) -> None:
+    """Another program has aborted it, and its coordinator has forgotten that."""
+    world = sqlite_world
+    world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION)
+    world.forget_manifests()
+    with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id="s-0-0") as stranger:
+        stranger.init_transactions()
+    report = world.recovery().recover()
+    assert actions(report) == {(A.COMMIT, True)}
+    (sentence,) = report.unseen
+    assert "can no longer prove that Kafka committed" in sentence
+    assert not report.is_clean
+    assert world.recovery().recover().is_clean
 
 
 def test_a_transaction_without_a_row_is_reported_and_left_alone(sqlite_world: World) -> None:
