@@ -316,12 +316,14 @@ def _acknowledge_lost(
     then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
 
     With --forget-cluster, decided transactions of the batch in that cluster become LOST, and are acknowledged at once;
-    condemned ones are forgotten. Nothing is changed in Kafka.
+    condemned ones are forgotten. Nothing is changed in Kafka; --bootstrap-server names the cluster that replaces it.
 
     With --owed, the table does not get the missing rows of the batch. The files stay where they are until `dualwrite
     spark gc` deletes them: copy them with `dualwrite spark export-files` before.
     """
     named = batch.sink_id, batch.query_id, batch.batch_id
+    if gone:
+        _check_gone(store.kafka, gone)
     with store.open() as opened:
         if owed and not isinstance(opened, CommitStore):
             raise click.UsageError("--owed is for a Delta or Iceberg table, and a commit store in a topic has none")
@@ -334,3 +336,16 @@ def _acknowledge_lost(
         click.echo(f"{batch} is not lost, or was acknowledged before; nothing was changed", err=True)
         ctx.exit(LEFT)
     click.echo(f"{batch}: acknowledged; the query can be started")
+
+
+def _check_gone(kafka: KafkaAccess, cluster_id: str) -> None:
+    """Raise UsageError unless another cluster answers."""
+    if "bootstrap_servers" not in kafka.settings:
+        raise click.UsageError("--forget-cluster needs --bootstrap-server: the brokers of the cluster that replaces it")
+    with kafka.admin() as admin:
+        answers = admin.describe_cluster().cluster_id
+    if answers in (None, cluster_id):
+        raise click.UsageError(
+            f"the Kafka cluster {cluster_id!r} is not gone: it is the one that answers, or the one that answers does "
+            "not report its id. Nothing was changed: `dualwrite spark recover --apply` completes what is in doubt there"
+        )

@@ -451,6 +451,26 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         world.engine.dispose()
 
 
+def test_a_cluster_that_answers_is_not_given_up(sqlite_world: World, call: Call) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
+    with TransactionAdmin(bootstrap_servers=world.bootstrap_servers) as admin:
+        here = admin.describe_cluster().cluster_id
+    batch = ("spark", "acknowledge-lost", "--sink", "s", "--query", "query", "--batch", 0)
+    for reach, said in ((world.reach, "is not gone"), (world.store_options, "needs --bootstrap-server")):
+        refused = call(*batch, "--forget-cluster", here, *reach)
+        assert (refused.code, said in refused.err) == (2, True)
+    with world.engine.begin() as connection:
+        moved = sa.text("UPDATE dw_attempt SET manifest = replace(manifest, :here, 'gone')")
+        connection.execute(moved, {"here": here})
+    failed = call("spark", "recover", *world.reach, "--apply", "--min-age", 0, "--json")
+    (command,) = re.findall("`(dualwrite spark .*)`", failed.document["found"][0]["advice"])
+    assert failed.code == 1
+    assert call(*shlex.split(command)[1:], *world.reach).code == 0
+    (left,) = call("spark", "recover", *world.reach, "--apply", "--min-age", 0, "--json").document["found"]
+    assert left["action"] == "no-row", "the one of this cluster that has the same pair"
+
+
 # ---- a store in a topic -------------------------------------------------------------------------------------
 
 
