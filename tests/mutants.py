@@ -212,7 +212,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         _CORE_REPAIR,
-        "if not is_forgotten(row, text):\n            raise\n        return ongoing == row",
+        "if not is_forgotten(row, text):\n"
+        "        raise manifest.elsewhere(cluster_id, owned.kafka_id)\n    return ongoing == row",
         "return is_forgotten(row, text) and ongoing == row",
         "recovery/test_another_cluster.py",
     ),

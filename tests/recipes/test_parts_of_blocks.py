@@ -139,9 +139,12 @@ def wait_for_an_answer(face: Face, connection: Any) -> None:
 @pytest.mark.parametrize("is_undone", [True, False])
 def test_a_statement_that_was_carried_out_and_whose_wait_was_cancelled(face: Face, is_undone: bool) -> None:
     async def cancel(tx: Any) -> None:
-        part = asyncio.create_task(tx.connection.execute(INSERT.format(2)))
-        for _ in range(3):  # until it is sent
-            await asyncio.sleep(0)
+        with psycopg.connect(conninfo_of(face.scenario.database.url)) as other:
+            other.execute(INSERT.format(2))
+            part = asyncio.create_task(tx.connection.execute(INSERT.format(2)))
+            for _ in range(20):  # until it is sent: the server waits for the other row
+                await asyncio.sleep(0)
+            other.rollback()
         wait_for_an_answer(face, tx.connection)
         part.cancel()
         with suppress(asyncio.CancelledError):

@@ -170,7 +170,7 @@ FUNCTIONS: Final = frozenset(
         "tests/spark/test_repair.py::test_records_aborted_against_the_decision_are_published_again",
         "tests/spark/test_repair.py::test_repaired_records_are_never_published_again",
         "tests/spark/test_repair.py::test_repaired_records_are_not_published_again_for_a_restored_store",
-        "tests/spark/test_repair.py::test_without_read_what_was_committed_is_done_as_before",
+        "tests/spark/test_repair.py::test_without_read_an_attempt_committed_by_its_coordinator_is_done",
         "tests/recipes/test_repair_owed.py::test_a_recovery_that_fails_at_any_point_forgets_nothing",
     }
 )
