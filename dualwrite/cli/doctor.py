@@ -11,6 +11,7 @@ import click
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from dualwrite.admin import TwoPhaseCommit
 from dualwrite.cli.colours import coloured, meaning_of
 from dualwrite.cli.connection import (
     KafkaAccess,
@@ -130,12 +131,14 @@ class _Looks:
 def _kafka(access: KafkaAccess, ids: Ids, topics: tuple[str, ...], guarantees: list[Guarantee | None]) -> list[Check]:
     with access.admin() as admin:
         cluster = admin.describe_cluster()
-        found, tier = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(ids.probed[0]))
+        answers = admin.describe_two_phase_commit(ids.probed[0])
+        found, tier = cluster_checks(admin.describe_features(), answers)
         described = admin.describe_topics(topics) if topics else {}
         creates_topics = admin.creates_topics() if any(map(is_missing, described.values())) else None
         if tier is not None:
             allowed = {each: admin.may_write_with(each) for each in ids.probed}
-            is_known = allowed[ids.probed[0]]  # the id with which the tier was found
+            # REFUSED may only mean that this client has no WRITE on the id with which the tier was found
+            is_known = allowed[ids.probed[0]] or TwoPhaseCommit.REFUSED not in answers.values()
             found += [tier_check(tier)] if is_known else []
             found.append(right_check(ids, allowed))
             guarantees.append(guarantee_of(tier, BOUNDED_TRANSACTION_TIMEOUT_MS) if is_known else None)

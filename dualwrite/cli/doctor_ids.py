@@ -27,7 +27,7 @@ _REMEDIES: Final = {refusal.name: refusal.remedy for refusal in REFUSALS.values(
     Action.FORGOTTEN: "see whether this is the right cluster, or whether it has lost data",
     Action.NO_EVIDENCE: "compare both sides, then dualwrite recover --acknowledge-lost ID --apply",
 }
-_MAY_PASS: Final = (Action.FAILED, Action.OVERDUE)
+_MAY_PASS: Final = (Action.FAILED, Action.OVERDUE, Action.NO_EVIDENCE)
 
 
 class Ids(NamedTuple):

@@ -250,7 +250,7 @@ def test_a_topic_that_was_deleted(site: Site) -> None:
         writer.recover()
     (found,) = site.serviced().found
     assert found.action is Action.LOST
-    assert str(found.error).startswith("nothing of it is left in orders: the topic is gone, or was created anew")
+    assert str(found.error).startswith("its records are no longer in orders-0: the topic is gone, or was created anew")
 
 
 @pytest.mark.parametrize("acknowledged", [(), ("tid",)], ids=["", "acknowledged"])
@@ -304,6 +304,10 @@ def test_missing_evidence_is_reported_until_it_is_acknowledged(site: Site) -> No
     for applies in (False, True):
         (found,) = site.serviced(apply=applies).found
         assert (found.action, found.changed, found.is_left) == (Action.NO_EVIDENCE, False, True)
+    undecided = site.world.ready(transactional_id=site.kafka_id)
+    undecided.begin_transaction()
+    undecided.send("others", b"undecided").result(DEADLINE_S)
+    assert [(found.action, found.changed) for found in site.serviced().found] == [(Action.ABORT, True)]
     assert site.text() == text
     (found,) = site.serviced(acknowledge_lost=["tid"]).found
     assert (found.action, found.changed) == (Action.ACKNOWLEDGE, True)
@@ -428,16 +432,6 @@ def test_consumed_offsets_alone_prove_nothing(site: Site) -> None:
     assert site.manifest().partitions == ()
     let_end(site, Way.OPERATOR)
     assert_lost(site, "before")
-
-
-@pytest.mark.usefixtures("nothing_refused")
-def test_consumed_offsets_without_evidence_are_an_error(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_to(writer, consumes=True))
-    let_end(site, Way.INITIALISED)
-    assert [found.action for found in site.serviced().found] == [Action.NO_EVIDENCE]
-    assert site.recover() is Outcome.NOTHING
-    (error,) = errors_in(caplog)
-    assert "the log no longer shows it (it has no records)" in error
 
 
 @pytest.mark.parametrize("by", ["writer", "service"])

@@ -189,7 +189,8 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
     )
     if is_question and finding is Finding.NO_TRACE and not commits_more(facts):
         return Action.NOT_PROVEN
-    if facts.row is Row.FREE and finding is Finding.NO_TRACE and facts.seen.end is not None:
+    is_gone = PartitionEnd.GONE in ends and facts.seen.waits_ms is None
+    if facts.row is Row.FREE and finding is Finding.NO_TRACE and is_gone:
         return Action.ACKNOWLEDGE if acknowledged else Action.NO_EVIDENCE
     if facts.seen.described.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT):
         return Action.ENDING

@@ -51,6 +51,7 @@ class KafkaParticipant:
         self._producer_class = self._imported()
         self._producer: ParticipantProducer | AsyncParticipantProducer
         """Missing before the first take-over, and after `give_up`."""
+        self._cluster_id: str | None = None
         self._most_ms: int | None = None
 
     @staticmethod
@@ -68,11 +69,18 @@ class KafkaParticipant:
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         """Fence the previous owner with a new producer of this id. Return the transaction it left open, or empty."""
         await self.give_up()
+        self._cluster_id = None
         producer = self._producer = self._producer_class(**self._settings, transactional_id=kafka_id)
         if self._most_ms is not None:
             producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
         await _result_of(producer.init_transactions(keep_prepared_txn=True))
         return producer.prepared_txn_state
+
+    async def cluster_id(self, timeout_ms: int) -> str:
+        """Return the id of the Kafka cluster, which is asked once after each take-over; "" if it has none."""
+        if self._cluster_id is None:
+            self._cluster_id = await _result_of(self._producer.cluster_id(timeout_ms))
+        return self._cluster_id
 
     def coordinator_knows(self, row: PreparedTxnState) -> bool:
         """Return whether the responses to the take-over prove that the row's transaction is open or was committed."""
@@ -91,7 +99,6 @@ class KafkaParticipant:
         """Return whether the responses to the take-over prove that a later transaction than the row's was committed."""
         return self._producer.coordinator_committed_later(row)
 
-    cluster_id = _of_producer(lambda producer: producer.cluster_id)
     end_of = _of_producer(lambda producer: producer.end_of)
     records_of = _of_producer(lambda producer: producer.records_of)
     repair_of = _of_producer(lambda producer: producer.repair_of)

@@ -142,10 +142,11 @@ async def prove(
         _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
         return IS_COMMITTED
     proof = await without_log(owned, database, row, text, f"its records are no longer in the log ({_places(end)})")
-    if proof is NOT_PROVEN:
+    if end.gone and proof is NOT_PROVEN:
+        owned.unproven = row
         owned.tally.unproven += 1
         count(Counted.UNPROVEN)
-        _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end) or "it has no records")
+        _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
     return proof
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from dualwrite.admin import TransactionAdmin, TransactionDescription, TwoPhaseCommit
 from dualwrite.client.log.transaction_end import TransactionEnd
-from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
@@ -111,9 +111,11 @@ class Seen:
             return "its row has no manifest"
         if self.unread is not None:
             return f"the log of its topics cannot be read: {self.unread}"
-        topics = ", ".join(dict.fromkeys(part.topic for part in self.end.gone)) if self.end is not None else ""
-        why = "the topic is gone, or was created anew, or its records were removed"
-        return f"nothing of it is left in {topics}: {why}" if topics else None
+        if self.end is None or not self.end.gone:
+            return None
+        places = _names_of(self.end.gone)
+        why = f"its records are no longer in {places}: the topic is gone, or was created anew, or they were removed"
+        return f"{why}; those in {_names_of(self.end.aborted)} can still be read" if self.end.aborted else why
 
     @property
     def waits_ms(self) -> int | None:
@@ -210,3 +212,7 @@ class Seen:
             return False  # it has the pair of a transaction of this cluster
         has_proof = self.manifest is not None and bool(self.manifest.partitions)
         return self.is_committed and (self.end.committed if self.end is not None else not has_proof)
+
+
+def _names_of(parts: Iterable[PartitionManifest]) -> str:
+    return ", ".join(f"{part.topic}-{part.partition}" for part in parts)
