@@ -39,7 +39,7 @@ from dualwrite.cli.spark_store import (
     topic_store,
 )
 from spark_sink.driver.completion import Completion
-from spark_sink.driver.recovery import Found, FoundOwed, RecoveryReport, SinkRecovery
+from spark_sink.driver.recovery import CHANGES, Found, FoundOwed, RecoveryReport, SinkRecovery
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import StoreTables
@@ -204,7 +204,8 @@ def _print_report(report: RecoveryReport) -> None:
         print_labelled("not checked", each, Meaning.WARN)
     ended = sum(found.changed for found in report.all)
     counted = f"{ended} ended, {len(report.left)} left, {report.sinks} sinks checked"
-    click.echo(counted if report.applied else f"{counted}; nothing was changed: --apply ends them")
+    changes = sum(found.action in CHANGES for found in report.all)
+    click.echo(counted if report.applied else f"{counted}; nothing was changed: --apply ends {changes}")
 
 
 def _found_cells(found: Found) -> tuple[object, ...]:

@@ -146,9 +146,9 @@ class Completion:
             return {claim.attempt_id: ended_by(error) for claim in claims}
         current = rows.still_wanted([claim.attempt_id for claim in claims])
         wanted = {claim: current[claim.attempt_id] for claim in claims if claim.attempt_id in current}
-        elsewhere = {claim: row for claim, row in wanted.items() if row.is_elsewhere(cluster_id)}
-        endings = {claim.attempt_id: ended_by(_elsewhere(claim, row, cluster_id)) for claim, row in elsewhere.items()}
-        return endings | self._by_pair({each: row.state for each, row in wanted.items() if each not in elsewhere})
+        endings = elsewhere(wanted, cluster_id)
+        here = {claim: row.state for claim, row in wanted.items() if claim.attempt_id not in endings}
+        return endings | self._by_pair(here)
 
     def _by_pair(self, wanted: Mapping[Claim, PreparedTxnState]) -> dict[str, Ended]:
         """Commit the transactions that their pairs alone can commit; return the endings of these claims.
@@ -349,6 +349,15 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
     except PreparedTransactionLost as error:
         return _lost(judgement, as_described(error))
     return Ended(Ending.COMMITTED, _doubt(claim, judgement), judged=row)
+
+
+def elsewhere(wanted: Mapping[Claim, Prepared], cluster_id: str) -> dict[str, Ended]:
+    """Return the endings, by attempt id, of transactions of other Kafka clusters than the one that responds."""
+    return {
+        claim.attempt_id: ended_by(_elsewhere(claim, row, cluster_id))
+        for claim, row in wanted.items()
+        if row.is_elsewhere(cluster_id)
+    }
 
 
 def _elsewhere(claim: Claim, row: Prepared, cluster_id: str) -> AnotherClusterError:

@@ -174,10 +174,14 @@ class Finisher:
         """Return the claims still to be completed; reads the store only if there are any."""
         if len(ended) == len(claims) and all(end.ending in _OVER for end in ended.values()):
             return ()
+        return self._stored(verdicts, claims)  # the next try drops those that no longer have the same verdict
+
+    def _stored(self, verdicts: Collection[Verdict], known: Sequence[Claim]) -> Sequence[Claim]:
+        """Return the claims in the store with these verdicts, or those `known` if it fails."""
         try:
             return self._store.claims(self._sink_id, verdicts)
         except self._store.errors:
-            return claims  # the next try drops those that no longer have the same verdict
+            return known
 
     def _raise_what_stops(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:
         """Raise the error of an ending that no retry changes, with advice to operators.
@@ -202,7 +206,9 @@ class Finisher:
                     f"{advice_if_it_went_back(self._store, self._sink_id, _batch_of(claim))}"
                 ) from end.error
             if isinstance(end.error, AnotherClusterError):
-                advice = advice_if_elsewhere(self._store, self._sink_id, _batch_of(claim), end.error)
+                batch, now = _batch_of(claim), self._stored((Verdict.COMMIT,), claims)
+                decided = any(each.verdict is Verdict.COMMIT and _batch_of(each) == batch for each in now)
+                advice = advice_if_elsewhere(self._store, self._sink_id, batch, end.error, decided=decided)
                 raise end.error.reworded(f"{end.error}. The sink is stopped: {advice}")
 
     def _unfinished(self, left: Sequence[Claim], reason: Exception | None) -> SinkError:
@@ -239,10 +245,19 @@ def advice_if_it_went_back(store: ClaimStore, sink_id: str, batch: BatchName) ->
     )
 
 
-def advice_if_elsewhere(store: ClaimStore, sink_id: str, batch: BatchName, error: AnotherClusterError) -> str:
-    """Return an operator's next steps for a transaction in another Kafka cluster."""
+def advice_if_elsewhere(
+    store: ClaimStore, sink_id: str, batch: BatchName, error: AnotherClusterError, *, decided: bool
+) -> str:
+    """Return an operator's next steps for a transaction in another Kafka cluster.
+
+    `decided`: some of the batch is still to be committed, and Spark does not write the batch again.
+    """
+    first = (
+        "look which records of the batch consumers have, write those that are lost again by other means, then"
+        if decided
+        else "this attempt is not decided: write nothing by hand, because Spark writes an undecided batch again; only"
+    )
     return (
-        f"connect it to the cluster {error.prepared_in!r}, where the next plan completes it. If that cluster is gone "
-        "for good: look which records of the batch consumers have, write those that are lost again by other means, "
-        f"then run {commands.forget_cluster(sink_id, *batch, error.prepared_in, schema=store.schema)}"
+        f"connect it to the cluster {error.prepared_in!r}, where the next plan ends it. If that cluster is gone for "
+        f"good: {first} run {commands.forget_cluster(sink_id, *batch, error.prepared_in, schema=store.schema)}"
     )

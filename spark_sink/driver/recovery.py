@@ -29,6 +29,7 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.decisions.republish import Fate, Judgement
 from dualwrite.errors import AnotherClusterError, DualWriteError
 from spark_sink import commands
+from spark_sink.driver.completion import elsewhere
 from spark_sink.driver.finisher import StoredClaims, advice_if_elsewhere, advice_if_it_went_back, advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
 from spark_sink.driver.orphans import Orphan, Orphans
@@ -226,8 +227,8 @@ class SinkRecovery:
         self._sink_ids = tuple(dict.fromkeys([*sink_ids, *self._condemn, *self._abort_orphans]))
         self._min_age_ms = min_age_ms
         self._views = SinkViews(store, admin, now_ms=lambda: int(clock() * 1000))
-        transactions = OpenTransactions(admin, now_ms=lambda: int(clock() * 1000))
-        self._orphans = Orphans(store, transactions, min_age_ms=min_age_ms)
+        self._transactions = OpenTransactions(admin, now_ms=lambda: int(clock() * 1000))
+        self._orphans = Orphans(store, self._transactions, min_age_ms=min_age_ms)
 
     def plan(self) -> RecoveryReport:
         """Report the actions that `recover()` would take now. Changes nothing, and takes no lock."""
@@ -285,16 +286,10 @@ class SinkRecovery:
 
     def _ended_attempts(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Found]:
         actions = {attempt.attempt_id: self._action(view, attempt) for attempt in view.attempts}
-        ended = self._carried_out(view, actions) if apply else {}
-        foreseen = {} if apply else self._foreseen(view, actions)
+        ended = self._carried_out(view, actions) if apply else self._foreseen(view, actions)
         unseen += [_one_line(each.error) for each in ended.values() if each.ending is Ending.COMMITTED and each.error]
         return [
-            self._found(
-                view,
-                attempt,
-                foreseen.get(attempt.attempt_id, actions[attempt.attempt_id]),
-                ended.get(attempt.attempt_id),
-            )
+            self._found(view, attempt, actions[attempt.attempt_id], ended.get(attempt.attempt_id))
             for attempt in view.attempts
         ]
 
@@ -392,35 +387,40 @@ class SinkRecovery:
             open=view.open.get(attempt.transactional_id),
             age_ms=view.age_ms(attempt.updated_at),
             error=attempt.detail if error is None else _one_line(error),
-            advice=self._advice(attempt, actual, error),
+            advice=self._advice(view, attempt, actual, error),
         )
 
-    def _advice(self, attempt: AttemptRow, action: Action, error: Exception | None) -> str | None:
+    def _advice(self, view: SinkView, attempt: AttemptRow, action: Action, error: Exception | None) -> str | None:
         batch = BatchName(attempt.query_id, attempt.batch_id)
         if action is Action.LOST:
             return advice_if_lost(self._store, attempt.sink_id, batch)
         if isinstance(error, StoreWentBackError):
             return advice_if_it_went_back(self._store, attempt.sink_id, batch)
         if isinstance(error, AnotherClusterError):
-            return advice_if_elsewhere(self._store, attempt.sink_id, batch, error)
+            committing = [each for each in view.attempts if each.status is AttemptStatus.COMMITTING]
+            decided = any(BatchName(each.query_id, each.batch_id) == batch for each in committing)
+            return advice_if_elsewhere(self._store, attempt.sink_id, batch, error, decided=decided)
         return None
 
-    def _foreseen(self, view: SinkView, actions: Mapping[str, Action]) -> dict[str, Action]:
-        """Return the repairs among the commits: by the log, these transactions would be published again."""
-        chosen = {
-            attempt.attempt_id
-            for attempt in view.attempts
-            if actions[attempt.attempt_id] is Action.COMMIT and not _is_open(view, attempt)
-        }
+    def _foreseen(self, view: SinkView, actions: dict[str, Action]) -> Mapping[str, Ended]:
+        """Return the endings of transactions of another Kafka cluster, and replace commits by repairs in `actions`.
+
+        By the log, the transactions to be repaired would be published again.
+        """
+        chosen = {attempt_id for attempt_id, action in actions.items() if action in CHANGES}
         shown = self._store.claims(view.sink_id, durably=False)
         claims = [claim for claim in shown if claim.attempt_id in chosen]
+        if not claims:
+            return {}
         rows = StoredClaims(self._store, view.sink_id, claims).still_wanted([each.attempt_id for each in claims])
-        foreseen: dict[str, Action] = {}
-        for claim in claims:
-            row = rows.get(claim.attempt_id)
-            if row is not None and self._is_owed(claim, row):
-                foreseen[claim.attempt_id] = Action.REPAIR
-        return foreseen
+        wanted = {claim: rows[claim.attempt_id] for claim in claims if claim.attempt_id in rows}
+        failed = elsewhere(wanted, self._transactions.cluster_id())
+        opened = {attempt.attempt_id for attempt in view.attempts if _is_open(view, attempt)}
+        for claim, row in wanted.items():
+            may_be_owed = actions[claim.attempt_id] is Action.COMMIT and claim.attempt_id not in opened | failed.keys()
+            if may_be_owed and self._is_owed(claim, row):
+                actions[claim.attempt_id] = Action.REPAIR
+        return failed
 
     def _is_owed(self, claim: Claim, row: Prepared) -> bool:
         try:

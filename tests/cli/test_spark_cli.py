@@ -463,6 +463,8 @@ def test_a_cluster_that_answers_is_not_given_up(sqlite_world: World, call: Call)
     with world.engine.begin() as connection:
         moved = sa.text("UPDATE dw_attempt SET manifest = replace(manifest, :here, 'gone')")
         connection.execute(moved, {"here": here})
+    planned = call("spark", "recover", *world.reach, "--min-age", 0)
+    assert (planned.code, "nothing was changed: --apply ends 0\n" in planned.out) == (1, True)
     failed = call("spark", "recover", *world.reach, "--apply", "--min-age", 0, "--json")
     (command,) = re.findall("`(dualwrite spark .*)`", failed.document["found"][0]["advice"])
     assert failed.code == 1

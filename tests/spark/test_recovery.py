@@ -27,6 +27,8 @@ from tests.support.topics import read_topic
 
 P, A = PausePoint, Action
 
+FORGET = "`dualwrite spark acknowledge-lost --sink s --query query --batch 0 --forget-cluster gone`"
+
 UNDECIDED = (P.AFTER_LEASE, P.AFTER_INIT, P.AFTER_SEND, P.AFTER_PREPARE, P.AFTER_PREPARED, P.COMMIT_START)
 DECIDED = (P.AFTER_DECISION, P.AFTER_TAKE_OVER, P.BEFORE_COMPLETION, P.AMONG_COMPLETIONS, P.BEFORE_STATUSES)
 
@@ -54,8 +56,12 @@ class World(ApplicationWorld):
     def statuses(self, sink_id: str) -> list[AttemptStatus]:
         return sorted({attempt.status for attempt in self.store.attempts(sink_id)})
 
-    def cluster_id(self) -> str | None:
-        return self._admin.describe_cluster().cluster_id
+    def move_to(self, cluster_id: str) -> None:
+        """Let the rows name another cluster: another one than theirs responds."""
+        here = self._admin.describe_cluster().cluster_id
+        with self.engine.begin() as connection:
+            moved = sa.text("UPDATE dw_attempt SET manifest = replace(manifest, :here, :there)")
+            connection.execute(moved, {"here": here, "there": cluster_id})
 
     def close(self) -> None:
         self._admin.close()
@@ -79,6 +85,10 @@ def sqlite_world(emulator: Emulator, tmp_path: Any) -> Iterator[World]:
 
 def actions(report: RecoveryReport) -> set[tuple[Action, bool]]:
     return {(found.action, found.changed) for found in report.found}
+
+
+def said(report: RecoveryReport) -> list[tuple[Action, bool, str | None, str | None]]:
+    return [(found.action, found.changed, found.error, found.advice) for found in report.found]
 
 
 # ---- after a death ------------------------------------------------------------------------------------------
@@ -346,22 +356,56 @@ def test_a_lost_transaction_is_reported_until_it_is_acknowledged(bounded_world: 
 def test_a_batch_in_a_cluster_that_is_gone_waits_until_it_is_given_up(sqlite_world: World) -> None:
     world = sqlite_world
     world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION)
-    in_cluster = sa.text("UPDATE dw_attempt SET manifest = replace(manifest, :here, 'gone')")
-    with world.engine.begin() as connection:
-        connection.execute(in_cluster, {"here": world.cluster_id()})
-    command = "`dualwrite spark acknowledge-lost --sink s --query query --batch 0 --forget-cluster gone`"
+    world.move_to("gone")
     for _ in range(2):
-        (found,) = world.recovery().recover().found
+        planned, done = world.recovery().plan(), world.recovery().recover()
+        assert (said(planned), planned.is_clean) == (said(done), False)
+        (found,) = done.found
         assert (found.action, found.changed) == (A.FAILED, False)
         assert found.advice is not None
-        assert command in found.advice
+        assert found.advice.endswith(f"write those that are lost again by other means, then run {FORGET}")
         with pytest.raises(AnotherClusterError, match="prepared in the Kafka cluster 'gone'") as refused:
             world.write("s", 1, [["b"]])
-        assert command in str(refused.value)
+        assert str(refused.value).endswith(found.advice)
     assert (world.values(), world.open_ids()) == ([], ["s-0-0"])
     assert world.store.acknowledge_lost("s", "query", 0, gone="gone")
     world.write("s", 1, [["b"]])
     assert world.open_ids() == ["s-0-0"]
+
+
+def test_an_undecided_batch_in_a_cluster_that_is_gone_is_not_to_be_written_by_hand(sqlite_world: World) -> None:
+    world = sqlite_world
+    world.write("s", 0, [["a"], ["b"]], die_at=P.COMMIT_START)
+    world.move_to("gone")
+    with pytest.raises(AnotherClusterError, match="where the next plan ends it") as refused:
+        world.write("s", 0, [["a"], ["b"]])
+    planned, done = world.recovery().plan(), world.recovery().recover()
+    assert actions(done) == {(A.FAILED, False)}
+    assert said(planned) == said(done)
+    (advice,) = {found.advice for found in done.found}
+    assert advice is not None
+    assert advice.endswith(f"write nothing by hand, because Spark writes an undecided batch again; only run {FORGET}")
+    assert str(refused.value).endswith(advice)
+    assert world.store.acknowledge_lost("s", "query", 0, gone="gone")
+    world.write("s", 0, [["a"], ["b"]])  # Spark writes it again
+    assert [batch.status for batch in world.store.batches("s")] == [BatchStatus.DONE]
+
+
+def test_a_loser_of_a_decided_batch_in_a_cluster_that_is_gone_gives_the_advice_of_the_batch(
+    sqlite_world: World,
+) -> None:
+    """The command gives the decided attempts of the batch up, too."""
+    world = sqlite_world
+    world.write("s", 0, [["a"], ["b"]], die_at=P.AFTER_DECISION)
+    world.move_to("gone")
+    with world.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE dw_attempt SET status = 'ABORTING' WHERE partition_id = 0"))
+    (advice,) = {found.advice for found in world.recovery().recover().found}
+    assert advice is not None
+    assert "look which records of the batch consumers have" in advice
+    with pytest.raises(AnotherClusterError) as refused:
+        world.write("s", 1, [["c"]])
+    assert str(refused.value).endswith(advice)
 
 
 def test_nothing_open_is_nothing_to_do(sqlite_world: World) -> None:
