@@ -505,18 +505,19 @@ class PoolCoordinator:
         self.counts.moved += 1
         if isinstance(why, LeaseLostError):
             self.maintenance.note_lost(lost)
+        elif isinstance(why, TransactionHangsError):
+            turn.unfit.add(lost)
         self.maintenance.put_back(lost, keep_turn=True)
-        unfit = lost if isinstance(why, TransactionHangsError) else None  # for this block; it may be idle
         if not self.leases_inside_blocks:
-            if not self.registry.take_idle(turn, unfit):
+            if not self.registry.take_idle(turn):
                 raise why
             return
         await self.maintenance.renew()  # the process that took this slot may also have taken slots that are idle here
-        await self.take_slot(turn, unfit)
+        await self.take_slot(turn)
 
-    async def take_slot(self, turn: Turn, unfit: PooledSlot | None = None) -> None:
-        """Take an idle slot, except an `unfit` one, or lease one, with a turn."""
-        if not self.registry.take_idle(turn, unfit):
+    async def take_slot(self, turn: Turn) -> None:
+        """Take an idle slot, or lease one, with a turn."""
+        if not self.registry.take_idle(turn):
             self.registry.take_new(await self._lease_one(turn), turn)
 
     async def _lease_one(self, turn: Turn) -> PooledSlot:

@@ -41,6 +41,8 @@ class Turn(Hand):
         self.granted = False
         self.slot: PooledSlot | None = None
         """The slot that the block uses, if its place is this turn."""
+        self.unfit: set[PooledSlot] = set()
+        """Slots that the block must not take again, because their ids hang; they may be idle."""
 
     @property
     def taken(self) -> PooledSlot | None:
@@ -202,13 +204,10 @@ class SlotRegistry:
         turn.slot = slot  # first, because from then on the end of the block puts the slot back
         slot.place = turn
 
-    def take_idle(self, turn: Turn, unfit: PooledSlot | None = None) -> bool:
-        """Take the most recently used idle slot, whose connections are warm, with a turn. Return False if none is.
-
-        An `unfit` one is not taken.
-        """
+    def take_idle(self, turn: Turn) -> bool:
+        """Take the most recently used idle slot, whose connections are warm, with a turn. Return False if none fits."""
         with self._lock:
-            idle = [slot for slot in self._at(Place.IDLE) if slot is not unfit]
+            idle = [slot for slot in self._at(Place.IDLE) if slot not in turn.unfit]
             if not idle:
                 return False
             self._take(idle[-1], turn)
