@@ -117,10 +117,12 @@ class _Entered(Generic[TxT]):
         """None when the block has ended."""
         self.thread: Final = threading.get_ident()
         self.task = _current_task()
-        outer = _innermost.get()
-        while outer is not None and outer.tx is None:
-            outer = outer.outer
-        self.outer: Final[_Entered[Any] | None] = outer
+        self.outer: _Entered[Any] | None = _innermost.get()
+        each: _Entered[Any] | None = self
+        while each is not None:  # also behind open ones, because overlapping blocks may never leave an empty chain
+            while (outer := each.outer) is not None and outer.tx is None:
+                each.outer = outer.outer
+            each = each.outer
 
     def leave(self) -> None:
         """Note the end of the block, in any thread and context; harmless when repeated."""
@@ -585,6 +587,7 @@ _pools: weakref.WeakSet[ThreadWriter[Any, Any]] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
+    _innermost.set(None)  # the blocks belong to the parent
     for pool in list(_pools):
         pool.begin_life_of_child()
 

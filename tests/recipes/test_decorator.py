@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -22,6 +23,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.writer import _innermost
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import AWAITED
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
@@ -237,6 +239,42 @@ def test_blocks_that_end_in_the_order_in_which_they_began(
     second.__exit__(None, None, None)
     assert place(2) is not inner
     scenario.assert_both_sides_agree("1", "2")
+
+
+def test_ended_blocks_that_overlapped_are_forgotten(pool: DualWriter) -> None:
+    """Each is open when the next begins, so that none is the outermost of its time."""
+    last = pool.transaction()
+    last.__enter__()
+    for _ in range(20):
+        following = pool.transaction()
+        following.__enter__()
+        fail(last)
+        last = following
+    fail(last)
+    kept, entered_last = 0, _innermost.get()
+    while entered_last is not None:
+        kept, entered_last = kept + 1, entered_last.outer
+    assert kept <= 2
+
+
+def test_a_forked_child_is_not_inside(
+    scenario: Scenario, pool: DualWriter, place: Callable[[int], DualTransaction]
+) -> None:
+    """Two processes must not use one connection."""
+    if isinstance(scenario.database, SqliteDatabase):
+        pytest.skip("SQLite's connections must not be carried across a fork at all")
+    with suppress(InjectedError), pool.transaction() as tx:
+        put(tx, scenario, 1)
+        child = os.fork()
+        if child == 0:
+            try:
+                scenario.database.engine.dispose(close=False)
+                os._exit(0 if place(2).outcome is Outcome.COMMITTED else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        raise InjectedError
+    scenario.assert_both_sides_agree("2")
 
 
 def test_a_block_entered_in_another_context_of_the_thread_is_not_joined(
