@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import select
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -109,6 +111,21 @@ def test_an_error_inside_a_pipeline_dooms_the_block(face: Face) -> None:
     face.scenario.assert_both_sides_agree()
 
 
+def read_in_a_pipeline(connection: Any) -> Iterator[Any]:
+    with connection.pipeline():
+        for number in range(3):
+            yield connection.execute(f"SELECT {number}").fetchone()
+
+
+@on("psycopg")
+def test_a_generator_inside_a_pipeline_that_is_not_read_to_its_end(face: Face) -> None:
+    with face.block() as block:
+        block.put(1)
+        assert next(read_in_a_pipeline(block.tx.connection)) == (0,)
+        block.put(2)
+    face.scenario.assert_both_sides_agree("1", "2")
+
+
 @on("mariadb", "sqlite", "asyncio aiosqlite")
 def test_a_statement_error_that_is_swallowed_inside_a_savepoint_dooms_the_block(face: Face) -> None:
     """PostgreSQL refuses to release the savepoint."""
@@ -171,27 +188,62 @@ def test_a_statement_that_was_carried_out_and_whose_wait_was_cancelled(face: Fac
         face.scenario.assert_both_sides_agree()
 
 
-@on("asyncio psycopg-alone")
-def test_a_statement_that_waits_for_its_turn_when_the_block_ends(face: Face) -> None:
-    """It would be sent in front of COMMIT, or behind the ROLLBACK; asyncpg refuses it at once."""
-    late: list[asyncio.Task[Any]] = []
+async def insert_late(connection: psycopg.AsyncConnection[Any]) -> None:
+    await connection.execute(INSERT.format(2))
 
-    async def write(last: str) -> None:
-        async with face.writer.awaited.transaction() as tx:
-            tx.send(face.scenario.topic, key="k", value="1")
-            late.append(asyncio.create_task(tx.connection.execute(INSERT.format(2))))
+
+async def insert_late_in_a_pipeline(connection: psycopg.AsyncConnection[Any]) -> None:
+    async with connection.pipeline():
+        await connection.execute(INSERT.format(2))
+
+
+class Behind:
+    """Blocks that end with their `last` statement, and the tasks whose statements wait for it."""
+
+    def __init__(self, face: Face, insert: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        self._face = face
+        self._insert = insert
+        self._late: list[asyncio.Task[None]] = []
+
+    async def end(self, last: str) -> None:
+        async with self._face.writer.awaited.transaction() as tx:
+            tx.send(self._face.scenario.topic, key="k", value="1")
+            self._late.append(asyncio.create_task(self._insert(tx.connection)))
             await tx.connection.execute(last)
 
-    with pytest.raises(IllegalStateError, match="the block ended"):
-        face.run(write(INSERT.format(1)))
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        face.run(write("SELECT 1/0"))
-
-    async def results() -> list[Any]:
+    async def errors(self) -> list[Any]:
+        late, self._late = self._late, []
         return await asyncio.gather(*late, return_exceptions=True)
 
-    assert all(isinstance(result, psycopg.OperationalError) for result in face.run(results()))
+
+@on("asyncio psycopg-alone")
+@pytest.mark.parametrize("insert", [insert_late, insert_late_in_a_pipeline])
+def test_a_statement_that_waits_for_its_turn_when_the_block_ends(
+    face: Face, insert: Callable[[Any], Coroutine[Any, Any, None]]
+) -> None:
+    """It would be sent in front of COMMIT, or behind the ROLLBACK; asyncpg refuses it at once."""
+    behind = Behind(face, insert)
+    with pytest.raises(IllegalStateError, match="the block ended"):
+        face.run(behind.end(INSERT.format(1)))
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        face.run(behind.end("SELECT 1/0"))
+    for error in face.run(behind.errors()):
+        assert isinstance(error, psycopg.OperationalError | IllegalStateError)
     face.scenario.assert_both_sides_agree()
+
+
+@on("asyncio psycopg-alone")
+def test_the_error_of_a_statement_that_a_block_has_left_behind_is_not_kept(face: Face) -> None:
+    behind = Behind(face, insert_late)
+    with suppress(IllegalStateError):
+        face.run(behind.end("SELECT 1"))
+
+    async def noted() -> list[weakref.ref[Any]]:
+        return [weakref.ref(error) for error in await behind.errors()]
+
+    (error,) = face.run(noted())
+    gc.collect()
+    assert error() is None
 
 
 # ---- after the block ------------------------------------------------------------------------------------------------

@@ -318,11 +318,10 @@ def test_unfinished_calls_at_the_end_of_a_block_are_refused(
     scenario: PsycopgScenario, writer: PsycopgDualWriter
 ) -> None:
     for unfinished in (psycopg.Connection.transaction, psycopg.Connection.pipeline):
-        with ExitStack() as stack, pytest.raises(IllegalStateError, match=r"ended inside connection\."):
+        with pytest.raises(IllegalStateError, match=r"ended inside connection\."), ExitStack() as stack:
             with writer.transaction() as tx:
                 put(tx, scenario, 1)
                 stack.enter_context(getattr(tx.connection, unfinished.__name__)())
-            stack.pop_all()
     with pytest.raises(IllegalStateError, match="stream"), writer.transaction() as tx:
         put(tx, scenario, 1)
         rows = tx.connection.cursor().stream("SELECT generate_series(1, 10)")

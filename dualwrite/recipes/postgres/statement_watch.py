@@ -14,8 +14,6 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import partly_failed
 from dualwrite.recipes.sql.transaction_control import POSTGRES, Savepoint, checked
 
-_OF_NO_BLOCK: Final = RecordBuffer()
-
 
 class StatementWatch(ABC):
     """Watches the connection of one dual write from begin to end, and notifies `records` of savepoints."""
@@ -52,7 +50,7 @@ class StatementWatch(ABC):
     def retire(self) -> None:
         """Go on refusing statements of tasks or threads that the block has left behind, and let go of its records."""
         self._is_closed = self.is_retired = True
-        self._records = _OF_NO_BLOCK
+        self._records = RecordBuffer()
 
     def doom(self, error: BaseException) -> None:
         """Allow the transaction, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
@@ -108,7 +106,7 @@ class StatementWatch(ABC):
         The server may have executed the statement, or a part of it, before an interruption or an error of the client.
         """
         if savepoint is None or isinstance(error, self.refusals):
-            self._records.refuse(error)
+            self.doom(error)
         else:
             self._refused_ending = error  # which savepoints are set is not known any more
 

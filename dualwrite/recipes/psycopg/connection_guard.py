@@ -1,10 +1,10 @@
 """The guard of a psycopg connection during a dual write: refuses to end the transaction, and tracks savepoints.
 
 It changes only this connection, for the duration of the block: it replaces `commit`, `rollback`, `transaction` and
-`pipeline`, and the `cursor_factory` by one whose cursors check the statements that they execute. Three things bypass
-it: cursors from before the block, unless their class is from `watched_cursor`; cursors made without the factory; and
-statements sent directly through `connection.pgconn`. The message that commits detects a COMMIT or ROLLBACK sent that
-way.
+`pipeline`, and the `cursor_factory` by one whose cursors check the statements that they execute. Four things bypass
+it: cursors from before the block, unless their class is from `watched_cursor`; cursors made without the factory; named
+cursors, whose statements end no transaction; and statements sent directly through `connection.pgconn`. The message that
+commits detects a COMMIT or ROLLBACK sent that way.
 """
 
 from __future__ import annotations
@@ -149,28 +149,34 @@ class Watch(StatementWatch):
 
     @contextmanager
     def _pipeline(self) -> Iterator[psycopg.Pipeline]:
-        with self._doomed_by_an_error(), type(self._connection).pipeline(self._connection) as pipeline:
+        with self._whole_pipeline(), type(self._connection).pipeline(self._connection) as pipeline:
             yield pipeline
 
     @asynccontextmanager
     async def _pipeline_awaited(self) -> AsyncIterator[psycopg.AsyncPipeline]:
-        with self._doomed_by_an_error():
+        with self._whole_pipeline():
             async with type(self._connection).pipeline(self._connection) as pipeline:
                 yield pipeline
 
     @contextmanager
-    def _doomed_by_an_error(self) -> Iterator[None]:
-        """Doom the block by an error, or an interruption: the server may have executed statements before it.
+    def _whole_pipeline(self) -> Iterator[None]:
+        """Count a pipeline as running from the wait for its turn to its end, and doom the block by an error inside it.
 
-        A statement that the server refuses is known by the state of the transaction.
+        The server may have executed statements before an error or an interruption. A statement that the server refuses
+        is known by the state of the transaction.
         """
-        self.assert_open()
+        self.running += 1
         try:
-            yield
-        except BaseException as error:
-            if not isinstance(error, psycopg.Error):
+            self.assert_open()
+            try:
+                yield
+            except (psycopg.Error, GeneratorExit):  # the caller needs no more rows of a generator
+                raise
+            except BaseException as error:
                 self.doom(error)
-            raise
+                raise
+        finally:
+            self.running -= 1
 
     # -- connection.transaction() ----------------------------------------------------------------------------------
 
