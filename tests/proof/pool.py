@@ -121,7 +121,7 @@ def _carried_out(
 
 
 async def _driven(
-    steps: Coroutine[Any, Any, None], background: Callable[[Interrupt], Coroutine[Any, Any, None]]
+    steps: Coroutine[Any, Any, None], background: Callable[[Interrupt], Coroutine[Any, Any, None]] | None = None
 ) -> None:
     await _carried_out(steps, background)
 
@@ -390,7 +390,7 @@ def pool_writes(profile: Profile, values: Sequence[bytes], *, by_commit: bool = 
         process = _process(profile, told, by_commit=by_commit)
         for value in values:
             await process.in_foreground(process.write(value))
-        await process.clock.told(process.close())
+        await process.clock.told(_driven(process.close()))  # the background has ended
 
     return program
 
