@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
+from dualwrite.client.io_thread import this_process
 from dualwrite.errors import IllegalStateError
 from dualwrite.guarded import cleaning_up_after
 from dualwrite.monkey_patches import assert_unpatched
@@ -109,12 +110,13 @@ class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
 class _Entered(Generic[TxT]):
     """The entry of a thread, and of its task if any, into a block."""
 
-    __slots__ = ("blocks", "outer", "task", "thread", "tx")
+    __slots__ = ("blocks", "generation", "outer", "task", "thread", "tx")
 
     def __init__(self, blocks: Blocks[TxT], tx: TxT) -> None:
         self.blocks: Final = blocks
         self.tx: TxT | None = tx
         """None when the block has ended."""
+        self.generation: Final = this_process.generation
         self.thread: Final = threading.get_ident()
         self.task = _current_task()
         self.outer: _Entered[Any] | None = _innermost.get()
@@ -156,6 +158,7 @@ class Blocks(Generic[TxT]):
         while entered is not None:
             tx: TxT | None = entered.tx
             is_here = entered.thread == thread and (entered.task is None or entered.task is task)
+            is_here &= entered.generation == this_process.generation  # a forked child inherits thread and context
             if tx is not None and is_here and entered.blocks is self:
                 return tx
             entered = entered.outer
@@ -587,7 +590,6 @@ _pools: weakref.WeakSet[ThreadWriter[Any, Any]] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    _innermost.set(None)  # the blocks belong to the parent
     for pool in list(_pools):
         pool.begin_life_of_child()
 

@@ -265,7 +265,7 @@ def test_a_forked_child_is_not_inside(
         pytest.skip("SQLite's connections must not be carried across a fork at all")
     with suppress(InjectedError), pool.transaction() as tx:
         put(tx, scenario, 1)
-        child = os.fork()
+        child = copy_context().run(os.fork)
         if child == 0:
             try:
                 scenario.database.engine.dispose(close=False)

@@ -126,30 +126,6 @@ def test_a_part_of_a_session_on_the_connection_of_a_block_takes_its_records_back
 
 
 @EACH
-@pytest.mark.parametrize("part", ["first", "second", "in a savepoint"])
-def test_a_part_that_begins_by_itself_takes_its_records_back(face: Face, part: str) -> None:
-    """A Session begins so when an object is added. Nothing is awaited then, so an AsyncSession is flushed first."""
-    mode: Any = "conditional_savepoint" if part == "in a savepoint" else "create_savepoint"
-    made: Any = AsyncSession if face.name in AWAITED else Session
-    with face.own("connection") as connection, face.block(connection) as block, ExitStack() as around:
-        block.put(1)
-        if part == "in a savepoint":
-            around.enter_context(face.part(block.tx))
-        session = around.enter_context(face.entered(made(connection, join_transaction_mode=mode)))
-        if part == "second":
-            face.on(session, INSERT.format(2))
-            block.send(2)
-            face.run(session.commit())
-        session.add(Event(3))
-        if face.name in AWAITED:
-            face.run(session.flush())
-        block.send(3)
-        face.run(session.flush())
-        face.run(session.rollback())
-    face.scenario.assert_both_sides_agree(*(["1", "2"] if part == "second" else ["1"]))
-
-
-@EACH
 def test_a_hook_that_undoes_writes_right_before_commit(face: Face) -> None:
     """Records were sent and the state may be written by then, so an empty COMMIT would publish them.
 

@@ -576,6 +576,10 @@ def test_the_service_reports_an_end_that_only_an_unreadable_log_shows(store: Dat
         site.decided()
         let_end(site, Way.INITIALISED)
         site.emulator.add_acls(NOT_READABLE)
+        undecided = site.world.ready(transactional_id=site.kafka_id)
+        undecided.begin_transaction()
+        undecided.send("others", b"undecided").result(DEADLINE_S)
+        assert [found.action for found in site.serviced().found] == [Action.ABORT]
         (found,) = site.serviced().found
         assert (found.action, found.is_left) == (Action.FAILED, True)
         assert "grant READ" in str(found.error)

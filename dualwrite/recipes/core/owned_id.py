@@ -83,7 +83,7 @@ class OwnedId:
         self.settled: PreparedTxnState | None = None
         """The state beside which this process has noted last that it is settled, or has found that note."""
         self.unproven: PreparedTxnState | None = None
-        """The row of which a take-over has found no evidence any more."""
+        """The row of which a take-over has found no evidence, or none that it may read."""
         self.taken_over_in: object = None
         """The process and the event loop in which the id was taken over: the producer is bound to them."""
         self.policy: Final = policy

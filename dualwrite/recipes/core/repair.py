@@ -120,6 +120,7 @@ async def prove(
             owned, database, row, text, f"this client may not read its topic ({first_line(error)})"
         )
         if proof is NOT_PROVEN:
+            owned.unproven = row
             log_unreadable(owned.transactional_id, row, error)
         return proof
     except AnotherClusterError as error:

@@ -113,7 +113,7 @@ class Completion:
             raise not_read_yet(now)
         if action in _NEEDS_READING and not was_read(seen, now):
             raise not_read_yet(now)
-        is_to_settle = action is Action.NOTHING and now.end is not None
+        is_to_settle = action is Action.NOTHING and now.end is not None and (now.end.committed or now.is_committed)
         if action is Action.TAKE_OUT:
             self._take_out(now, apply=apply)
         if not apply or (action not in CHANGES and not is_to_settle):

@@ -135,14 +135,14 @@ def _after_transaction_create(session: Session, transaction: SessionTransaction)
 
     A Session would wait for the first statement. Then records sent before it would be outside the savepoint, and so
     would all statements on a Connection that the application holds. A Session that is bound to the Connection of a dual
-    write may set one at its beginning, too; an AsyncSession only if that is awaited.
+    write may set one at its beginning, too: if it begins by itself, its first statement still says with which options.
     """
     if transaction.nested:
         root = session.get_transaction()
         for bind in {session.bind, *(() if root is None else connections_of(root))}:
             if _carries_a_dual_write(bind):
                 session.connection(bind_arguments={"bind": bind})
-    elif transaction.parent is None and _begins_by_savepoint(session, transaction):
+    elif transaction.origin is SessionTransactionOrigin.BEGIN and _begins_by_savepoint(session):
         session.connection(bind_arguments={"bind": session.bind})
 
 
@@ -150,14 +150,12 @@ def _carries_a_dual_write(bind: sa.Engine | sa.Connection | None) -> TypeGuard[s
     return isinstance(bind, sa.Connection) and ON_CONNECTION in vars(bind)
 
 
-def _begins_by_savepoint(session: Session, transaction: SessionTransaction) -> bool:
-    """Return whether the Session joins a dual write on its Connection by a savepoint, which can be set now."""
+def _begins_by_savepoint(session: Session) -> bool:
+    """Return whether the Session joins a dual write on its Connection, and ends only a part of it."""
     bind, mode = session.bind, session.join_transaction_mode
-    if not _carries_a_dual_write(bind):
-        return False
-    if bind.dialect.is_async and transaction.origin is SessionTransactionOrigin.AUTOBEGIN:
-        return False  # `add` may have begun it, which is not awaited
-    return mode == "create_savepoint" or (mode == "conditional_savepoint" and bind.in_nested_transaction())
+    return _carries_a_dual_write(bind) and (
+        mode == "create_savepoint" or (mode == "conditional_savepoint" and bind.in_nested_transaction())
+    )
 
 
 def _on_error(context: ExceptionContext) -> None:
