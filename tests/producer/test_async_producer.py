@@ -313,14 +313,15 @@ def test_leaving_a_block_is_decided_for_every_state() -> None:
 async def test_lost_connections_are_not_noticed(
     either_loop: asyncio.Runner, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    for api in ("Metadata", "InitProducerId", "Produce", "EndTxn"):
-        emulator.faults.add(Fault(api=api, action=DropReply()))
+    apis = ("Metadata", "InitProducerId", "Produce", "EndTxn")
+    lost = [emulator.faults.add(Fault(api=api, action=DropReply())) for api in apis]
     async with make(emulator) as producer:
         await producer.init_transactions()
         for value in ("a", "b"):
             async with producer.transaction():
                 await producer.send("orders", value)
             emulator.disconnect_clients()
+    assert [each.hits for each in lost] == [1, 1, 1, 1]
     assert read_committed() == [b"a", b"b"]
 
 

@@ -134,7 +134,7 @@ def test_the_end_of_a_prepared_transaction_is_read_from_the_log(ready: Participa
 def test_the_only_broker_dies_of_a_request(ready: ParticipantProducer, emulator: Emulator, api: str) -> None:
     """The connection is lost with it: the waiting caller learns that no other broker can be reached."""
     emulator.create_topic("new")
-    emulator.faults.add(Fault(api=api, action=CrashBefore()))
+    crash_before = emulator.faults.add(Fault(api=api, action=CrashBefore()))
 
     def write() -> None:
         ready.begin_transaction()
@@ -143,6 +143,7 @@ def test_the_only_broker_dies_of_a_request(ready: ParticipantProducer, emulator:
 
     with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
         write()
+    assert crash_before.hits == 1
     ready.close(timeout_s=0)
 
 

@@ -210,11 +210,12 @@ class Stalling:
             parent.switch()
 
     def until(self, stop: PausePoint | int) -> Stalling:
-        """Run until it reaches this point, or so many points, or its end."""
+        """Run until it reaches this point; or, given a number, so many points or its end."""
         self._points_left = stop if isinstance(stop, int) else math.inf
         self._stop_at = stop if isinstance(stop, PausePoint) else None
         self.point = None
         self._greenlet.switch()
+        assert self.point is stop or isinstance(stop, int), f"{stop} was not reached: {self.error or 'it has ended'}"
         return self
 
     def go_on(self) -> Stalling:

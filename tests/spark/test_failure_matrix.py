@@ -6,7 +6,6 @@ and no transactional id is leased. The JVM survives here; `test_driver_kills.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator import Error
-from dualwrite.broker_emulator import Fault as BrokerFault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 from spark_sink.pause_points import PausePoint as At
 from tests.spark.faults import Action, Fault, Faults, Process
 from tests.spark.sinks import SinkWorld, TopicWorld, finish
-from tests.support.conditions import until
 from tests.support.databases import unique
 
 pytestmark = pytest.mark.timeout(240)
@@ -173,92 +167,3 @@ def test_a_committer_that_ends_after_the_decision_has_committed(matrix: Matrix, 
     matrix.run()
     matrix.assert_right()
     assert matrix.world.attempts_of_last_batch() == 2, "no task has written anew"
-
-
-# ---- the servers fail ------------------------------------------------------------------------------------------------
-
-
-def test_a_broker_that_refused_phase_two_completes_it_at_the_next_plan(matrix: Matrix) -> None:
-    refusal = matrix.world.broker.faults.add(
-        BrokerFault(api="EndTxn", action=Error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED"), count=None)
-    )
-    matrix.add_batch()
-    with pytest.raises(StreamingQueryException, match="could not be completed"):
-        matrix.run()
-    assert len(matrix.world.open_transactions()) == 2, "the decision stands"
-    refusal.remove()
-    matrix.run()
-    matrix.assert_right()
-
-
-@pytest.mark.parametrize("point", [At.AFTER_DECISION, At.BEFORE_COMPLETION])
-def test_records_aborted_by_a_broker_after_the_decision_are_published_again(matrix: Matrix, point: At) -> None:
-    fault = Fault(point, Action.WAIT, _COMMITTER)
-    matrix.faults.arm(fault)
-    matrix.add_batch()
-    query = matrix.start()
-    until(matrix.faults.has_struck, 60)
-    with TransactionAdmin(bootstrap_servers=matrix.world.broker.bootstrap_servers) as admin:
-        for transactional_id in matrix.world.open_transactions():
-            admin.force_terminate_transaction(transactional_id)
-    until(lambda: not matrix.world.open_transactions())
-    assert matrix.faults.struck() == [fault]
-    finish(query)
-    matrix.assert_right()
-
-
-@pytest.mark.parametrize("applied", [True, False], ids=["applied", "undone"])
-def test_a_decision_whose_answer_is_lost_is_read_again(matrix: Matrix, proxied: ProxiedStore, applied: bool) -> None:
-    fault = Fault(At.INSIDE_DECISION, Action.WAIT, _COMMITTER)
-    matrix.faults.arm(fault)
-    matrix.add_batch()
-    query = matrix.start(commitStore_url=proxied.url)
-    until(matrix.faults.has_struck, 60)
-    proxied.lose_commit(applied=applied)
-    assert matrix.faults.struck() == [fault]
-    if applied:
-        finish(query)
-    else:
-        with pytest.raises(StreamingQueryException):
-            finish(query)
-        matrix.run()
-    matrix.assert_right()
-
-
-def test_a_database_that_goes_away_before_a_task_is_prepared(matrix: Matrix, proxied: ProxiedStore) -> None:
-    fault = Fault(At.AFTER_PREPARE, Action.WAIT, _TASK)
-    matrix.faults.arm(fault)
-    matrix.add_batch()
-    query = matrix.start(commitStore_url=proxied.url)
-    until(matrix.faults.has_struck, 60)
-    proxied.proxy.cut()
-    assert matrix.faults.struck() == [fault]
-    finish(query)
-    matrix.assert_right()
-
-
-class ProxiedStore:
-    """The connection to the commit store, which can be cut."""
-
-    def __init__(self, url: str) -> None:
-        direct = sa.make_url(url)
-        self.proxy = NetworkProxy.for_database(direct)
-        self.url = self.proxy.through(direct).render_as_string(hide_password=False)
-
-    def lose_commit(self, *, applied: bool) -> None:
-        """Lose the next COMMIT: it is applied and its response is lost, or it does not arrive."""
-        (self.proxy.swallow_answer_to if applied else self.proxy.cut_at)(_is_commit)
-
-
-def _is_commit(request: bytes) -> bool:
-    """Return whether the request is a COMMIT, and not a statement with a status of that name."""
-    return request.startswith(b"Q") and b"COMMIT" in request
-
-
-@pytest.fixture
-def proxied(matrix: Matrix) -> Iterator[ProxiedStore]:
-    if isinstance(matrix.world, TopicWorld):
-        pytest.skip("test_topic_store.py loses acknowledgements of records")
-    store = ProxiedStore(matrix.world.store_url)
-    yield store
-    store.proxy.close()

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 from dualwrite.broker_emulator.emulator import Emulator
 from spark_sink import dualwrite_batch
 from spark_sink.pause_points import PausePoint as At
-from tests.spark.faults import Action, Fault, Faults, Process
+from tests.spark.faults import Action, Fault, Process
 from tests.spark.lake_tables import KINDS, LakeTable, deltalake
 from tests.spark.sinks import SinkWorld, finish
 from tests.spark.test_driver_kills import Supervisor
@@ -92,31 +92,6 @@ _FAULTS = [
     Fault(At.AFTER_ADDITION, Action.KILL_WORKER, Process.COMMITTER),
     Fault(At.BEFORE_FORGETTING, Action.KILL_WORKER, Process.COMMITTER),
 ]
-
-
-def test_workers_that_die_at_each_step(
-    spark: SparkSession, sqlite_world: SinkWorld, table: LakeTable, tmp_path: Path
-) -> None:
-    world = sqlite_world
-    faults = Faults(tmp_path / "faults")
-    name = unique("faulty")
-    spark.dataSource.register(faults.format(name))
-    written: list[int] = []
-    for number, fault in enumerate(_FAULTS):
-        faults.arm(fault)
-        world.add_batch(*({"id": 10 * number + row, "value": f"{10 * number + row}"} for row in range(3)))
-        written += range(10 * number, 10 * number + 3)
-        df = world.read(spark, "id bigint, value string").repartition(2)
-        for _ in range(4):
-            try:
-                finish(world.writer(df, **options(table)).format(name).start())
-            except StreamingQueryException:
-                continue
-            break
-        assert faults.struck() == [fault]
-        assert ids(table) == written
-        assert world.values() == sorted(map(str, written))
-    assert world.select("SELECT count(*) FROM dw_lake_file WHERE decided_at IS NOT NULL") == [(0,)]
 
 
 def write_a_lamp(spark: SparkSession, world: SinkWorld, **more: str) -> None:

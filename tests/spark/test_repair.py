@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -168,44 +165,6 @@ def test_two_finishers_that_take_turns(tmp_path: Path, tier: Tier, first: int, t
         assert committer.go_on().error is None
         site.write(1, "b")
         site.assert_agreed("a", "b")
-
-
-@pytest.mark.parametrize("round_number", range(5))
-@every_tier
-def test_many_finishers_in_threads(tmp_path: Path, tier: Tier, round_number: int) -> None:
-    """Their requests meet at the coordinator in any order; some may get the same responses."""
-    with repair_site(tier, tmp_path) as site:
-        committer = site.decided("a", "b")
-        let_end(site, Way.OPERATOR)
-        together = threading.Barrier(4)
-
-        def finish(number: int) -> None:
-            sink = site.sink()
-            together.wait(30)
-            with suppress(SinkError):  # the others were faster, again and again
-                sink.finish()
-
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(finish, range(4)))
-        site.finish()
-        site.assert_agreed("a", "b")
-        assert committer.go_on().error is None
-        site.write(1, "c")
-        site.assert_agreed("a", "b", "c")
-
-
-@every_tier
-def test_an_attempt_is_repaired_repeatedly(tmp_path: Path, tier: Tier) -> None:
-    with repair_site(tier, tmp_path) as site:
-        site.decided("a")
-        seen = set(map(str, site.pairs().values()))
-        for _ in range(4):
-            let_end(site, Way.OPERATOR)
-            site.finishing().until(P.AFTER_REPLACEMENT).kill()
-            seen |= set(map(str, site.pairs().values()))
-        assert len(seen) == 5
-        site.finish()
-        site.assert_agreed("a")
 
 
 # ---- committed, and forgotten ---------------------------------------------------------------------------------------
@@ -426,15 +385,6 @@ def test_a_record_of_a_process_with_a_larger_limit(site: RepairSite) -> None:
     let_end(site, Way.TIMEOUT)
     site.sink(kafka__max__request__size="300").finish()
     site.assert_agreed("x" * 300)
-
-
-def test_many_attempts_at_once(site: RepairSite) -> None:
-    values = [f"{number:02}" for number in range(30)]
-    committer = site.decided(*values)
-    let_end(site, Way.TIMEOUT)
-    assert site.finish().repaired == 30
-    assert committer.go_on().error is None
-    site.assert_agreed(*values)
 
 
 def test_a_broker_without_the_offsets_of_repeated_records(site: RepairSite) -> None:

@@ -188,9 +188,10 @@ def test_an_unreachable_broker_is_waited_for_as_long_as_configured() -> None:
 
 
 def test_lost_answers_change_nothing(world: KafkaWorld) -> None:
-    for api in ("InitProducerId", "Produce"):
-        world.faults.add(Fault(api=api, action=DropReply(), client_id="sink"))
-    state = world.prepared(world.side(kafka__request__timeout__ms=200), "s-0-0", "a")
+    apis = ("InitProducerId", "Produce")
+    lost = [world.faults.add(Fault(api=api, action=DropReply(), client_id="sink")) for api in apis]
+    state = world.prepared(world.side(kafka__request__timeout__ms=500), "s-0-0", "a")
+    assert [each.hits for each in lost] == [1, 1]
     commit(world, "s-0-0", state)
     assert world.committed() == ["a"]
 

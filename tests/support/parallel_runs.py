@@ -77,7 +77,6 @@ LONGEST: Final = (
     "tests/cli/test_recover.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_java.py",
-    "tests/spark/test_protocol_stateful.py",
     "tests/examples/test_demo.py",
 )
 """Files that take half a minute or more; one after another."""
