@@ -143,16 +143,27 @@ _ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_
 """Modules whose scenario "psycopg" runs without SQLAlchemy; its database is another Postgres."""
 
 
-_ON_POSTGRES_ALONE = ("cli.test_publish",)
-"""Tests of features that other databases lack."""
+_ON_ONE = {
+    "cli.test_outbox_tools": "postgres",
+    "cli.test_publish": "postgres",
+    "cli.test_recover": "postgres",
+    "cli.test_spark_cli": "sqlite",
+    "cli.test_take_out": "sqlite",
+    "cli.test_top": "sqlite",
+    "recipes.test_decorator": "postgres",
+    "recipes.test_failing_telemetry": "sqlite",
+    "recipes.test_telemetry": "postgres",
+    "recipes.test_traces": "sqlite",
+}
+"""Modules whose rules are in code that all databases share, or need a feature that others lack."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that needs a database on each; on MariaDB only where databases differ in it."""
     if "database" in metafunc.fixturenames:
         module = metafunc.module.__name__.removeprefix("tests.")
-        if module in _ON_POSTGRES_ALONE:
-            metafunc.parametrize("database", ["postgres"], indirect=True)
+        if module in _ON_ONE:
+            metafunc.parametrize("database", [_ON_ONE[module]], indirect=True)
             return
         more = ["mariadb"] * (module in _ON_MARIADB_TOO) + ["psycopg"] * (module in _ON_PSYCOPG_TOO)
         metafunc.parametrize("database", ["postgres", *more, "sqlite"], indirect=True)

@@ -85,12 +85,6 @@ def test_a_call_without_keys_sends_nothing(kip_939: Site, admin: TransactionAdmi
     assert admin.describe_producers([]) == {}
 
 
-def test_equal_requests_are_sent_once(kip_939: Site, admin: TransactionAdmin) -> None:
-    name = kip_939.new_id()
-    kip_939.wire.init_ok(name)
-    assert list(admin.describe_transactions([name, name])) == [name]
-
-
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +11,10 @@ from typing import Any
 import pytest
 
 from dualwrite.admin import TopicPartition, TransactionAdmin
-from dualwrite.broker_emulator import Delay, DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
+from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
 from dualwrite.client.admin.codec import Call
 from dualwrite.client.admin.driver import AdminTransport
 from dualwrite.errors import (
-    AdminError,
     Api,
     AuthorizationError,
     IncompleteAnswerError,
@@ -91,42 +89,6 @@ def test_a_coordinator_that_moves_during_the_listing(emulator: Emulator, admin: 
     held.release()
     caller.join(60)
     assert answers == [IDS]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_no_answer_lacks_an_id_while_nodes_go_and_coordinators_move(
-    emulator: Emulator, admin: TransactionAdmin, seed: int
-) -> None:
-    chooser, done = random.Random(seed), threading.Event()
-    emulator.faults.add(Fault(api="ListTransactions", node=seed, count=None, action=Delay(6)))  # time for moves
-
-    def disturb() -> None:
-        while not done.is_set():
-            living = emulator.living_nodes
-            if len(living) == 3 and chooser.random() < 0.2:
-                emulator.crash_node(chooser.choice(living))
-            elif len(living) < 3 and chooser.random() < 0.5:
-                emulator.start_node(next(node for node in range(3) if node not in living))
-            else:
-                emulator.move_coordinator(chooser.choice(living), transactional_id=chooser.choice(IDS))
-            done.wait(0.002)
-
-    disturber = threading.Thread(target=disturb)
-    disturber.start()
-    try:
-        partial, whole = [], []
-        for _ in range(12):
-            try:
-                whole.append(names(admin.list_transactions(timeout_ms=200)))
-            except IncompleteAnswerError as error:
-                partial.append(error)
-        assert set(admin.describe_transactions(IDS)) == set(IDS)
-    finally:
-        done.set()
-        disturber.join(60)
-    assert all(answer == IDS for answer in whole)
-    assert all(error.failures and set(names(error.partial)) <= set(IDS) for error in partial)
-    assert names(admin.list_transactions()) == IDS
 
 
 def test_a_coordinator_that_loads_is_waited_for(emulator: Emulator, admin: TransactionAdmin) -> None:
@@ -285,42 +247,6 @@ def test_a_coordinator_that_moves_during_a_termination(emulator: Emulator, admin
         emulator.faults.add(Fault(api="InitProducerId", action=Error(51)))
         ended = admin.force_terminate_transaction(name)
         assert admin.describe_transaction(name).producer_epoch == ended.producer_epoch
-        producer.close(timeout_s=0)
-
-
-@pytest.mark.parametrize(
-    ("api", "code", "expected", "words"),
-    [
-        (
-            "DescribeTransactions",
-            53,
-            AuthorizationError,
-            "the right that is missing is DESCRIBE on the transactional id 'worker-0'",
-        ),
-        (
-            "FindCoordinator",
-            53,
-            AuthorizationError,
-            "the right that is missing is DESCRIBE on the transactional id 'worker-0'",
-        ),
-        (
-            "InitProducerId",
-            53,
-            AuthorizationError,
-            "the right that is missing is WRITE on the transactional id 'worker-0'",
-        ),
-        ("InitProducerId", 50, AdminError, r"INVALID_TRANSACTION_TIMEOUT \(50\)"),
-        ("DescribeTransactions", -1, AdminError, r"UNKNOWN_SERVER_ERROR|UnknownError|-1"),
-    ],
-)
-def test_refusals_are_not_repeated(
-    emulator: Emulator, admin: TransactionAdmin, api: str, code: int, expected: type[Exception], words: str
-) -> None:
-    with open_transaction(emulator, IDS[0]) as producer:
-        fault = emulator.faults.add(Fault(api=api, action=Error(code)))
-        with pytest.raises(expected, match=words):
-            admin.force_terminate_transaction(IDS[0])
-        assert fault.hits == 1
         producer.close(timeout_s=0)
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dualwrite import Outbox
 from dualwrite.broker_emulator import Emulator
-from dualwrite.partitioners import consistent_partition
 from tests.cli.conftest import Call, assert_one_line, ended, process
 from tests.crash.scenario import Scenario
 from tests.recipes.pools import make_pool, prefix_of, write
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
-from tests.support.topics import read_log, read_topic
+from tests.support.topics import read_topic
 
 
 @pytest.fixture
@@ -70,44 +67,6 @@ def test_a_second_publisher_stands_by_until_the_first_ends(scenario: Scenario) -
         until(lambda: bodies(scenario) == ["1", "2"])
         second.send_signal(signal.SIGTERM)
         assert ended(second).code == 0
-
-
-def test_an_unreachable_kafka_is_waited_for(scenario: Scenario) -> None:
-    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
-        write(pool, scenario, 1)
-    scenario.emulator.stop_node(0)
-    running = process(*options(scenario, "--timeout-ms", 500))
-    try:
-        assert line(running).startswith(f"{prefix_of(scenario)}: published by")
-        scenario.emulator.start_node(0)
-        until(lambda: bodies(scenario) == ["1"])
-    finally:
-        running.send_signal(signal.SIGTERM)
-        assert ended(running).code == 0
-
-
-def test_publish_accepts_blocks_of_a_pool_with_other_settings(scenario: Scenario, tmp_path: Path) -> None:
-    """The block names its partitioner, and a record that was accepted is not too large."""
-    keys = [f"k{number}" for number in range(20)]
-    scenario.emulator.create_topic("wide", 16)
-    scenario.emulator.set_config({"max.message.bytes": "8000000"}, topic="wide")
-    settings: dict[str, Any] = {"partitioner": "consistent_random", "max_request_size": 8_000_000}
-    with make_pool(scenario, delivery=Outbox(publishes=False), **settings) as pool:
-        with pool.transaction() as tx:
-            for key in keys:
-                tx.send("wide", key=key, value="1")
-        with pool.transaction() as tx:
-            tx.send("wide", key="k0", value="x" * 3_000_000)
-        file = tmp_path / "client.properties"
-        file.write_text("compression.type=lz4\nmax.request.size=1000\npartitioner=murmur2_random\n")
-        running = process(*options(scenario, "--command-config", file))
-        try:
-            until(lambda: len(read_topic(scenario.emulator.bootstrap_servers, "wide")) == 21)
-        finally:
-            running.send_signal(signal.SIGTERM)
-            assert ended(running).code == 0
-    found = {(each.key, each.partition) for each in read_log(scenario.emulator.bootstrap_servers, "wide")}
-    assert found == {(key, f"wide-{consistent_partition(key.encode(), 16)}") for key in keys}
 
 
 # ---- prepared statements --------------------------------------------------------------------------------------------

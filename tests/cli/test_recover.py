@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator import Emulator, Error, Fault
-from dualwrite.recipes.core.pause_points import PausePoint
-from tests.cli.conftest import Call, Ended, assert_one_line, ended, process
-from tests.cli.dying import kill_at_each
+from dualwrite.broker_emulator import Emulator
+from tests.cli.conftest import Call, assert_one_line, ended, process
 from tests.crash.scenario import Predecessor, Scenario
 from tests.recovery.world import left_open
-from tests.support.databases import Database, event_bodies
-from tests.support.topics import read_topic
+from tests.support.databases import Database
 
 
 @pytest.fixture
@@ -28,43 +24,6 @@ def scenario(database: Database, emulator: Emulator) -> Scenario:
 def options(scenario: Scenario, *more: object) -> list[object]:
     url = scenario.database.url.render_as_string(hide_password=False)
     return ["recover", "--bootstrap-server", scenario.emulator.bootstrap_servers, "--database", url, *more]
-
-
-def rows(database: Database) -> list[tuple[str, str]]:
-    with sa.create_engine(database.url, poolclass=sa.NullPool).connect() as connection:
-        text = "SELECT transactional_id, prepared_transaction_state FROM kafka_transaction_state ORDER BY 1"
-        return [(row[0], row[1]) for row in connection.execute(sa.text(text))]
-
-
-def test_after_kills_at_each_point(database: Database, emulator: Emulator) -> None:
-    scenarios = {point: Scenario(database, emulator, transactional_id=f"dead-{point}") for point in PausePoint}
-    some = next(iter(scenarios.values()))
-    kill_at_each(scenarios)
-    before = (emulator.transactions(), rows(database), event_bodies(database))
-
-    dry = ended(process(*options(some, "--prefix", "dead-", "--min-age", 0, "--json")))
-    assert (emulator.transactions(), rows(database), event_bodies(database)) == before
-    two = [process(*options(some, "--prefix", "dead-", "--min-age", 0, "--apply", "--json")) for _ in range(2)]
-    runs: list[Ended] = [ended(each) for each in two]
-    last = ended(process(*options(some, "--prefix", "dead-", "--min-age", 0, "--apply", "--json")))
-
-    assert (dry.code, dry.document["applied"], dry.document["clean"]) == (1, False, False)
-    planned = {found["transactional_id"]: found["action"] for found in dry.document["found"]}
-    done = [
-        (found["transactional_id"], found["action"])
-        for run in [*runs, last]
-        for found in run.document["found"]
-        if found["changed"]
-    ]
-    assert sorted(done) == sorted(planned.items())
-    assert planned[f"dead-{PausePoint.AFTER_DATABASE_COMMIT}"] == "commit"
-    assert planned[f"dead-{PausePoint.AFTER_PREPARE}"] == "abort"
-    assert [run.code for run in runs] == [0, 0]
-    assert (last.code, last.document["clean"]) == (0, True)
-    for scenario in scenarios.values():
-        scenario.assert_nothing_open()
-        assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == scenario.expected
-    assert event_bodies(database) == [body for scenario in scenarios.values() for body in scenario.expected]
 
 
 def test_dry_then_apply_then_nothing(scenario: Scenario, call: Call) -> None:
@@ -99,26 +58,6 @@ def test_an_orphan_without_a_row_is_left_until_it_is_named(scenario: Scenario, c
     named = call(*options(scenario, "--force-terminate", "orphan", "--min-age", 0, "--apply", "--json"))
     assert (named.code, named.document["found"][0]["action"]) == (0, "terminate")
     assert call(*options(scenario, "--prefix", "orphan", "--min-age", 0)).code == 0
-
-
-def test_rounds_continue_until_told_to_stop(scenario: Scenario) -> None:
-    select = ("--transactional-id", scenario.transactional_id, "--min-age", 0, "--apply", "--json")
-    running = process(*options(scenario, *select, "--interval", 0.05))
-    try:
-        assert running.stdout is not None
-        assert json.loads(running.stdout.readline())["clean"]
-        scenario.leave_behind(Predecessor.COMMITTED)
-        found: list[dict[str, Any]] = []
-        deadline = time.monotonic() + 30
-        # a round before the row was made sees the transaction of a process that lives, and leaves it alone
-        while all(each["action"] == "no-row" for each in found) and time.monotonic() < deadline:
-            found = json.loads(running.stdout.readline())["found"]
-        assert [(each["action"], each["changed"]) for each in found] == [("commit", True)]
-    finally:
-        running.send_signal(signal.SIGTERM)
-        done = ended(running)
-    assert (done.code, done.err) == (0, "")
-    scenario.assert_both_sides_agree()
 
 
 def test_a_failed_round_is_reported_and_the_next_follows(scenario: Scenario) -> None:
@@ -172,10 +111,3 @@ def test_an_unreachable_cluster_or_database(call: Call, scenario: Scenario) -> N
     with scenario.database.engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE kafka_transaction_state"))
     assert_one_line(call(*options(scenario, "--all")), 1, "dualwrite init-db")
-
-
-def test_an_unreadable_log_is_not_clean(call: Call, scenario: Scenario) -> None:
-    scenario.emulator.faults.add(Fault(api="ListTransactions", count=None, action=Error(15)))
-    partial = call(*options(scenario, "--all", "--timeout-ms", 300))
-    assert partial.code == 1
-    assert "not checked: " in partial.out

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from spark_sink.pause_points import PausePoint
 from spark_sink.store.dual_table import DualTableWriter
 from spark_sink.store.tables import StoreTables
 from spark_sink.store.topic.topic_store import TopicStore
-from tests.cli.conftest import Call, assert_one_line, ended, process
+from tests.cli.conftest import Call, assert_one_line
 from tests.cli.terminal import InTerminal, Interrupted
 from tests.cli.test_page import keys, section
 from tests.recipes.away import kafka_away
@@ -73,13 +72,6 @@ class World(ApplicationWorld):
 @pytest.fixture
 def world(database: Database, emulator: Emulator) -> Iterator[World]:
     made = World(database.url, emulator)
-    yield made
-    made.engine.dispose()
-
-
-@pytest.fixture
-def sqlite_world(emulator: Emulator, tmp_path: Path) -> Iterator[World]:
-    made = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
     yield made
     made.engine.dispose()
 
@@ -200,21 +192,6 @@ def test_undecided_attempts_are_ended_only_if_their_sink_is_named(world: World, 
     assert (world.values(), world.open_ids()) == ([], [])
 
 
-def test_rounds_continue_until_told_to_stop(world: World) -> None:
-    running = process("spark", "recover", *world.reach, "--apply", "--json", "--min-age", 0, "--interval", 0.05)
-    try:
-        lines = running.stdout
-        assert lines is not None
-        assert json.loads(lines.readline())["clean"]
-        world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
-        until(lambda: any(found["changed"] for found in json.loads(lines.readline())["found"]))
-    finally:
-        running.send_signal(signal.SIGTERM)
-        done = ended(running)
-    assert (done.code, done.err) == (0, "")
-    assert world.values() == ["a"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -223,8 +200,8 @@ def test_rounds_continue_until_told_to_stop(world: World) -> None:
         (("--abort-orphans", "s", "--interval", 1), "--abort-orphans is for a sink that you have examined"),
     ],
 )
-def test_wrong_usage_is_one_line(sqlite_world: World, call: Call, arguments: tuple[object, ...], said: str) -> None:
-    assert_one_line(call("spark", "recover", *sqlite_world.reach, *arguments), 2, said)
+def test_wrong_usage_is_one_line(world: World, call: Call, arguments: tuple[object, ...], said: str) -> None:
+    assert_one_line(call("spark", "recover", *world.reach, *arguments), 2, said)
 
 
 def test_a_database_without_a_store_and_an_unreachable_cluster(call: Call, tmp_path: Path, emulator: Emulator) -> None:
@@ -260,8 +237,7 @@ def test_open_attempts_are_shown(world: World, call: Call) -> None:
     assert "doubt" not in text
 
 
-def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(sqlite_world: World, call: Call) -> None:
-    world = sqlite_world
+def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(world: World, call: Call) -> None:
     with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id="lost-3-0") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -276,8 +252,7 @@ def test_a_transaction_without_a_row_is_shown_even_if_the_store_is_lost(sqlite_w
         producer.abort_transaction()
 
 
-def test_an_orphan_is_ended_only_on_order_and_by_the_store_that_has_its_sink(sqlite_world: World, call: Call) -> None:
-    world = sqlite_world
+def test_an_orphan_is_ended_only_on_order_and_by_the_store_that_has_its_sink(world: World, call: Call) -> None:
     world.write("s", 0, [["a"]], die_at=PausePoint.COMMIT_START)
     with world.engine.begin() as connection:
         connection.execute(sa.text("DELETE FROM dw_attempt"))
@@ -321,8 +296,7 @@ def test_watching_without_a_terminal_shows_one_table(world: World, call: Call, m
     assert "s" in (watched.out.split() if not more else [watched.document["sinks"][0]["sink"]])
 
 
-def test_the_live_view_begins_with_the_problems(sqlite_world: World) -> None:
-    world = sqlite_world
+def test_the_live_view_begins_with_the_problems(world: World) -> None:
     world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
     with Producer(bootstrap_servers=world.bootstrap_servers, transactional_id="s-7-0") as producer:
         producer.init_transactions()
@@ -340,8 +314,7 @@ def test_the_live_view_begins_with_the_problems(sqlite_world: World) -> None:
         producer.abort_transaction()
 
 
-def test_the_live_view_shows_the_store_while_kafka_is_away(sqlite_world: World) -> None:
-    world = sqlite_world
+def test_the_live_view_shows_the_store_while_kafka_is_away(world: World) -> None:
     world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
     with kafka_away(world.emulator):
         title, *rest = shown_live(world).splitlines()
@@ -349,8 +322,7 @@ def test_the_live_view_shows_the_store_while_kafka_is_away(sqlite_world: World) 
     assert any(line.split()[:2] == ["s", "query"] and " COMMIT " in line for line in rest)
 
 
-def test_the_live_view_survives_an_unreachable_store(sqlite_world: World) -> None:
-    world = sqlite_world
+def test_the_live_view_survives_an_unreachable_store(world: World) -> None:
     with world.engine.begin() as connection:
         for name in NAMES:
             connection.execute(sa.text(f"DROP TABLE {name}"))
@@ -451,8 +423,7 @@ def test_a_lost_batch_is_shown_with_the_facts_until_it_is_acknowledged(call: Cal
         world.engine.dispose()
 
 
-def test_a_cluster_that_answers_is_not_given_up(sqlite_world: World, call: Call) -> None:
-    world = sqlite_world
+def test_a_cluster_that_answers_is_not_given_up(world: World, call: Call) -> None:
     world.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
     with TransactionAdmin(bootstrap_servers=world.bootstrap_servers) as admin:
         here = admin.describe_cluster().cluster_id

@@ -178,26 +178,6 @@ def test_a_commit_that_stays_in_progress_is_resolved_later(
         assert_published(scenario, 0, 1, *([] if fails else [2]))
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_task_that_is_cancelled_while_it_commits(
-    scenario: PsycopgScenario, open_style: Open, fails: bool, be_quick: Callable[[], None]
-) -> None:
-    style = silent_style(scenario, open_style)
-    if not style.kind.is_awaited:
-        pytest.skip("a thread cannot be cancelled")
-    commit = SlowCommit(scenario)
-    lost = style.start(2)
-    until(commit.is_waited_for)
-    be_quick()
-    assert lost.future is not None
-    lost.future.cancel()
-    commit.end(commits=not fails)
-    until(lambda: lost.tx.outcome is not None)
-    assert lost.outcome is (Outcome.ROLLED_BACK if fails else Outcome.STORED)
-    with publishing(scenario):
-        assert_published(scenario, 0, 1, *([] if fails else [2]))
-
-
 @pytest.mark.parametrize("again", [False, True], ids=["once", "again and again"])
 @pytest.mark.parametrize("moment", Moment)
 def test_a_task_that_is_cancelled_at_every_suspension(

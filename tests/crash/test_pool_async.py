@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 import pytest
-from psycopg_pool import AsyncConnectionPool
 
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import PoolTimeoutError
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.coordinator import PooledBlock
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
-from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario
+from tests.crash.asyncpg_scenario import AsyncpgScenario
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import AnyAwaited
 from tests.crash.matrix import cancel
-from tests.crash.psycopg_scenario import awaited_psycopg_scenario, conninfo_of
+from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint
 from tests.recipes.pools import QUIET_LEASE_MS, prefix_of, written
 from tests.support import conditions
-from tests.support.databases import PostgresDatabase, unique
+from tests.support.databases import unique
 
 AnyPool = AsyncDualWriter | AsyncPsycopgDualWriter | AsyncpgDualWriter
 AnyWrite = AsyncDualTransaction | AsyncPsycopgDualTransaction | AsyncpgDualTransaction
@@ -110,44 +106,3 @@ async def test_a_waiting_block_may_be_cancelled_or_time_out(awaited_pool: AnyAwa
             pool.pool.maintenance.put_back(holder.slot)
         await write(pool, awaited_pool, 4)
     assert written(awaited_pool) == {"1", "4"}
-
-
-# ---- where psycopg's connections come from ----------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def from_a_pool(conninfo: str) -> AsyncIterator[Any]:
-    async with AsyncConnectionPool(conninfo, min_size=0, max_size=2, open=False) as connections:
-        yield connections
-
-
-@asynccontextmanager
-async def from_a_pool_of_asyncpg(conninfo: str) -> AsyncIterator[Any]:
-    async with asyncpg.create_pool(conninfo, min_size=0, max_size=2) as connections:
-        yield connections
-
-
-@pytest.mark.parametrize(
-    ("opened", "source_of"), [(awaited_psycopg_scenario, from_a_pool), (asyncpg_scenario, from_a_pool_of_asyncpg)]
-)
-def test_blocks_without_sqlalchemy_may_hold_every_connection(
-    postgres: PostgresDatabase, emulator: Emulator, opened: Callable[..., Any], source_of: Callable[[str], Any]
-) -> None:
-    """A lease with a connection of its own would wait for the blocks that wait for it."""
-
-    async def use(awaited: AnyAwaited) -> None:
-        async with source_of(conninfo_of(postgres.url)) as source, make_pool(awaited, source) as pool:
-            together = asyncio.Barrier(2)
-
-            async def write_together(number: int) -> None:
-                async with pool.transaction() as tx:
-                    await put(tx, awaited, number)
-                    await together.wait()
-
-            await asyncio.gather(*(write_together(number) for number in range(6)))
-
-    with opened(postgres, emulator) as awaited:
-        awaited.transactional_id = f"{unique('pool')}-0"
-        awaited.run(use(awaited))
-        assert written(awaited) == {str(number) for number in range(6)}
-        awaited.assert_nothing_open()

@@ -23,7 +23,6 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
-    KafkaUnreachableError,
     OutcomeUnknown,
     TransactionDoomedError,
     TransactionEndedInsideError,
@@ -833,40 +832,6 @@ async def test_in_an_event_loop(shop: Shop) -> None:
         send(shop.topic, "x", using=shop.alias)
     await asyncio.gather(sync_to_async(place)())
     assert shop.written() == ["1"]
-
-
-def test_threads_share_a_pool_of_ids(store: Database, emulator: Emulator) -> None:
-    with shop_on(store, emulator, dualwrite={"max_writers": 4}) as shop:
-        together = threading.Barrier(4)
-
-        def request(number: int) -> None:
-            try:
-                for block in range(5):
-                    with shop.atomic():
-                        shop.put(number * 10 + block)
-                        if not block:
-                            together.wait(60)
-            finally:
-                connections[shop.alias].close()
-
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(request, range(4)))
-        pool = shop.pool
-        assert shop.written() == sorted(str(number * 10 + block) for number in range(4) for block in range(5))
-        assert pool.status.moved_total == 0
-        assert pool.status.leased_total <= 4
-
-
-def test_while_kafka_is_away_the_block_is_undone(store: Database) -> None:
-    with Emulator() as broker, shop_on(store, broker) as shop:
-        with shop.atomic():
-            shop.put(1)
-        broker.stop()
-        with pytest.raises(KafkaUnreachableError), shop.atomic():
-            shop.put(2)
-        with shop.atomic():
-            shop.insert(3)
-        assert event_bodies(store) == ["1", "3"]
 
 
 def test_while_kafka_is_away_records_may_be_stored(store: Database, emulator: Emulator) -> None:

@@ -8,7 +8,6 @@ from django.conf import settings
 from dualwrite import Outbox
 from dualwrite.outcome import Outcome
 from tests.django.project import Shop
-from tests.recipes.away import kafka_away
 from tests.support.conditions import until
 
 
@@ -22,12 +21,3 @@ def test_a_block_is_stored_and_published_right_after(shop: Shop) -> None:
         write = shop.put(1)
     assert write.outcome is Outcome.STORED
     until(lambda: shop.on_each_side()[1] == ["1"])
-
-
-def test_blocks_need_no_kafka(shop: Shop) -> None:
-    with kafka_away(shop.emulator):
-        for number in (1, 2):
-            with shop.atomic():
-                write = shop.put(number)
-            assert write.outcome is Outcome.STORED
-    until(lambda: shop.on_each_side()[1] == ["1", "2"], timeout_s=30)

@@ -124,8 +124,6 @@ class Site:
     transactional_id: str
     settings: dict[str, Any] = field(default_factory=dict)
     """The settings of the writers."""
-    straight: sa.URL | None = None
-    """The URL past a pooler; None if there is none."""
 
     # ---- one process each ------------------------------------------------------------------------------------
 
@@ -143,7 +141,7 @@ class Site:
             with PsycopgDualWriter(text, **settings | self.settings) as writer:
                 yield writer
             return
-        engine = sa.create_engine(self.url, poolclass=sa.NullPool, connect_args={"prepare_threshold": None})
+        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         with DualWriter(engine, **settings | self.settings) as writer:
             yield writer
 
@@ -247,16 +245,15 @@ class Site:
 
     @property
     def kafka_id(self) -> str:
-        store = SqlAlchemyStateStore(self._aside, self.settings.get("schema"))
-        return store.identity().kafka_id(self.transactional_id)
+        return SqlAlchemyStateStore(self._aside).identity().kafka_id(self.transactional_id)
 
     @property
     def _aside(self) -> sa.Engine:
-        return sa.create_engine(self.straight or self.url, poolclass=sa.NullPool)
+        return sa.create_engine(self.url, poolclass=sa.NullPool)
 
 
 @contextmanager
-def world_of(case: Case, *topics: str) -> Iterator[World]:
+def world_of(case: Case, topic: str) -> Iterator[World]:
     """A broker for one case, whose clock stands still."""
-    with Emulator(topics=dict.fromkeys(topics, 1), config=TIERS[case.tier], clock=VirtualClock()) as emulator:
+    with Emulator(topics={topic: 1}, config=TIERS[case.tier], clock=VirtualClock()) as emulator:
         yield World(emulator, case.tier)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 import sqlalchemy as sa
@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from dualwrite.errors import OutcomeUnknown
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
-from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.durability.broker_aborts import (
     CASES,
     KEPT,
@@ -34,8 +33,6 @@ from tests.durability.broker_aborts import (
 )
 from tests.support.conditions import until
 from tests.support.postgres_pair import PostgresNode, PostgresPair
-from tests.support.servers.pgbouncer import PgBouncer
-from tests.support.unavailable import skip
 
 pytestmark = pytest.mark.timeout(600)  # the first test of an event prepares all of it
 
@@ -46,7 +43,7 @@ _numbers = count(1)
 class Stage(NamedTuple):
     """Cases that one event has struck."""
 
-    sites: dict[Case, list[Site]]
+    sites: dict[Case, Site]
     verdicts: dict[Broker, Verdict]
 
 
@@ -71,22 +68,17 @@ class Staging:
     def __init__(self, lives: ExitStack, cases: Sequence[Case]) -> None:
         self._lives = lives
         self._cases = cases
-        self.sites: dict[Case, list[Site]] = {}
+        self.sites: dict[Case, Site] = {}
 
-    def settle(self, *urls: sa.URL, **more: object) -> None:
-        """Give each case a broker, and an application for each URL, all with one transactional id."""
+    def settle(self, url: sa.URL, **settings: Any) -> None:
+        """Give each case a broker, and an application on the database."""
         for number, case in enumerate(self._cases):
-            topics = [f"t{number}-{index}" for index in range(len(urls))]
-            world = self._lives.enter_context(world_of(case, *topics))
-            self.sites[case] = [
-                Site(case, world, url, topic, f"tid-{number}", **more)  # type: ignore[arg-type]
-                for url, topic in zip(urls, topics, strict=True)
-            ]
+            world = self._lives.enter_context(world_of(case, f"t{number}"))
+            self.sites[case] = Site(case, world, url, f"t{number}", f"tid-{number}", settings)
 
     def each(self, step: Callable[[Site], object]) -> None:
-        for sites in self.sites.values():
-            for site in sites:
-                step(site)
+        for site in self.sites.values():
+            step(site)
 
     def steps(self, *, before: Callable[[], None] | None = None, between: Callable[[], None] | None = None) -> None:
         """All steps up to the event. `before`: P; `between`: P and its repair."""
@@ -106,7 +98,7 @@ class Staging:
 
 
 @contextmanager
-def failover(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+def failover(empty: PostgresNode, cases: Sequence[Case]) -> Iterator[Stage]:
     """Fail over to a synchronous standby."""
     with ExitStack() as lives:
         pair = lives.enter_context(PostgresPair()).start(empty)
@@ -129,7 +121,7 @@ def one_server(empty: PostgresNode, cases: Sequence[Case]) -> Iterator[tuple[Pos
 
 
 @contextmanager
-def crash(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
+def crash(empty: PostgresNode, cases: Sequence[Case]) -> Iterator[Stage]:
     """Crash a server whose commits need not be on the disk."""
     with one_server(empty, cases) as (node, staging):
         url = new_database(node)
@@ -142,9 +134,7 @@ def crash(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureReq
 
 
 @contextmanager
-def restore(
-    empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest, *, when: str
-) -> Iterator[Stage]:
+def restore(empty: PostgresNode, cases: Sequence[Case], *, when: str) -> Iterator[Stage]:
     """Restore a backup that is older than P (`before`), or than its repair alone (`between`)."""
     with one_server(empty, cases) as (node, staging):
         staging.settle(new_database(node))
@@ -153,86 +143,35 @@ def restore(
         yield staging.end(OLDER_THAN_P if when == "before" else OLDER_THAN_Q)
 
 
-@contextmanager
-def two_databases(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """Run two databases with the same ids on one broker: an abort in one does not touch the other."""
-    with one_server(empty, cases) as (node, staging):
-        staging.settle(new_database(node), new_database(node))
-        staging.steps()
-        node.crash()
-        node.start()
-        yield staging.end(KEPT)
-
-
-@contextmanager
-def tenants(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """Two schemas of one database, of two roles, with the same ids."""
-    with one_server(empty, cases) as (node, staging):
-        urls = []
-        for role in ("one", "other"):
-            ask(node.url, f"CREATE ROLE {role} LOGIN", f"CREATE SCHEMA {role} AUTHORIZATION {role}")
-            urls.append(node.url.set(username=role))
-            ask(urls[-1], TABLE)
-        staging.settle(*urls)
-        staging.steps()
-        node.crash()
-        node.start()
-        yield staging.end(KEPT)
-
-
-@contextmanager
-def pooler(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """A PgBouncer in transaction mode that drops all connections."""
-    server = request.getfixturevalue("postgres_server")
-    behind = server.create_database(f"aborts_{next(_numbers)}")
-    ask(behind, TABLE)
-    try:
-        bouncer = PgBouncer(behind)
-    except ServerUnavailableError as error:
-        skip(error)
-    with bouncer, ExitStack() as lives:
-        staging = Staging(lives, cases)
-        staging.settle(bouncer.url, straight=behind)
-        staging.steps(before=bouncer.renew_connections, between=bouncer.kill_clients)
-        bouncer.cut()
-        bouncer.kill_clients()
-        yield staging.end(KEPT)
-
-
-Event = Callable[[PostgresNode, Sequence[Case], pytest.FixtureRequest], AbstractContextManager[Stage]]
+Event = Callable[[PostgresNode, Sequence[Case]], AbstractContextManager[Stage]]
 
 EVENTS: Final[dict[str, Event]] = {
     "failover": failover,
     "crash": crash,
     "restore-before": partial(restore, when="before"),
     "restore-between": partial(restore, when="between"),
-    "two-databases": two_databases,
-    "tenants": tenants,
-    "pooler": pooler,
 }
 
 ONE: Final = Case(Tier.BOUNDED, Broker.REPAIRED, "psycopg")
-"""The case that `make test` runs of each event but the pooler's."""
+"""The case that `make test` runs of each event."""
 
 
 @pytest.fixture(scope="module")
 def stage(request: pytest.FixtureRequest, empty_node: PostgresNode) -> Iterator[Stage]:
-    with EVENTS[request.param](empty_node, CASES, request) as struck:
+    with EVENTS[request.param](empty_node, CASES) as struck:
         yield struck
 
 
-@pytest.mark.parametrize("event", [name for name in EVENTS if name != "pooler"])
-def test_one_case_of_each_event(event: str, empty_node: PostgresNode, request: pytest.FixtureRequest) -> None:
-    with EVENTS[event](empty_node, [ONE], request) as struck:
-        for site in struck.sites[ONE]:
-            site.judge(struck.verdicts[ONE.broker])
+@pytest.mark.parametrize("event", EVENTS)
+def test_one_case_of_each_event(event: str, empty_node: PostgresNode) -> None:
+    with EVENTS[event](empty_node, [ONE]) as struck:
+        struck.sites[ONE].judge(struck.verdicts[ONE.broker])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("stage", EVENTS, indirect=True)
 def test_the_broker_aborts_before_or_after_the_event(stage: Stage, case: Case) -> None:
-    for site in stage.sites[case]:
-        site.judge(stage.verdicts[case.broker])
+    stage.sites[case].judge(stage.verdicts[case.broker])
 
 
 # ---- a commit that waits for the standby ----------------------------------------------------------------------------
@@ -246,8 +185,8 @@ def waited(request: pytest.FixtureRequest, empty_node: PostgresNode) -> Iterator
         pair = lives.enter_context(PostgresPair()).start(empty_node)
         staging = Staging(lives, cases)
         url = new_database(pair.primary)
-        staging.settle(url, settings={"resolve_timeout_ms": 1_000})
-        waiting = {site: Waiting(site) for (site,) in staging.sites.values()}
+        staging.settle(url, resolve_timeout_ms=1_000)
+        waiting = {site: Waiting(site) for site in staging.sites.values()}
         pair.standby.crash()
         for site, writing in waiting.items():
             writing.go_on()
@@ -305,5 +244,4 @@ class Waiting(threading.Thread):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.broker is Broker.OPERATOR], ids=str)
 def test_the_broker_aborts_while_the_commit_waits(waited: Stage, case: Case) -> None:
-    (site,) = waited.sites[case]
-    site.judge(waited.verdicts[case.broker])
+    waited.sites[case].judge(waited.verdicts[case.broker])

@@ -35,11 +35,6 @@ def ignore(tally: Tally) -> None:
     pass
 
 
-def test_a_worker_that_finds_everything_written_ends_at_once(job: Job, tmp_path: Path) -> None:
-    tally = run_lives(job, [], logs=tmp_path, on_change=ignore)
-    assert (tally.lives, tally.rows, tally.kills) == (1, 1, 0)
-
-
 def test_a_worker_that_survives_its_kill_is_a_failure(job: Job, tmp_path: Path) -> None:
     with pytest.raises(WorkerFailedError, match="which was to die after-send from event 0 on, should have been killed"):
         run_lives(job, [Kill(PausePoint.AFTER_SEND, 0, 0)], logs=tmp_path, on_change=ignore)
@@ -49,14 +44,6 @@ def test_a_failing_worker_is_reported_with_its_last_lines(job: Job, tmp_path: Pa
     Path(job.event_file).unlink()
     with pytest.raises(WorkerFailedError, match=r"(?s)life 1 of the naive worker.*ended with 1.*FileNotFoundError"):
         run_lives(job, [], logs=tmp_path, on_change=ignore)
-
-
-def test_keeping_going_has_an_end(job: Job, tmp_path: Path) -> None:
-    Path(job.event_file).unlink()
-    lives: list[int] = []
-    with pytest.raises(WorkerFailedError):
-        run_lives(job, [], logs=tmp_path, on_change=lambda tally: lives.append(tally.lives), keep_going=True)
-    assert max(lives) == 5
 
 
 _TOO_LARGE = {Method.DUAL_WRITE: "more than max.request.size", Method.NAIVE: "Message size too large"}

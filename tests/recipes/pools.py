@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,6 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg_pool import ConnectionPool
-from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.postgres.backend import PostgresBackend
@@ -105,21 +104,6 @@ def isolated_source(scenario: AnyScenario, level: str) -> Source:
         return connection
 
     return connect
-
-
-def own_binds(scenario: AnyScenario) -> list[Callable[[], Any]]:
-    """Return functions that create a caller's own session or connection, on which a block may run."""
-    if isinstance(scenario, PsycopgScenario):
-        conninfo = conninfo_of(scenario.database.url)
-        return [lambda: psycopg.connect(conninfo), lambda: psycopg.connect(conninfo, autocommit=True)]
-    engine = scenario.database.engine
-    return [lambda: Session(engine), engine.connect]
-
-
-def is_in_transaction(bound: Any) -> bool:
-    if isinstance(bound, psycopg.Connection):
-        return bound.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-    return bool(bound.in_transaction())
 
 
 def prefix_of(scenario: AnyScenario) -> str:

@@ -23,7 +23,6 @@ from dualwrite.errors import (
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
-from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import OrdinaryError
@@ -378,10 +377,6 @@ async def test_a_copy_and_a_cursor_inside_the_block(
 # ---- ends of the transaction ---------------------------------------------------------------------------------------
 
 
-async def by_execute(connection: Any, sql: str) -> None:
-    await connection.execute(sql)
-
-
 async def by_fetch(connection: Any, sql: str) -> None:
     await connection.fetch(sql)
 
@@ -470,57 +465,7 @@ async def test_a_connection_that_was_given_back_inside(scenario: AsyncpgScenario
     scenario.assert_both_sides_agree("2")
 
 
-_POINTS_WITH_A_CONNECTION = [
-    point for point in PausePoint if point not in (PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_KAFKA_COMMIT)
-]
-
-
-@pytest.mark.parametrize("point", _POINTS_WITH_A_CONNECTION)
-async def test_a_server_that_ends_the_connection_at_a_point(scenario: AsyncpgScenario, point: PausePoint) -> None:
-    """The event loop has not heard of it when the next statement is sent."""
-    pids: list[int] = []
-
-    def end(reached: PausePoint) -> None:
-        if reached is point and pids:
-            _end_of_server_process(scenario, pids.pop())
-
-    async with scenario.awaited_writer(end) as writer:
-        with pytest.raises(driver.ERRORS):
-            async with writer.transaction() as tx:
-                await put(tx, scenario, 1)
-                pids.append(tx.connection.get_server_pid())
-        assert tx.outcome is Outcome.ROLLED_BACK
-        async with writer.transaction() as tx:
-            await put(tx, scenario, 2)
-    scenario.assert_both_sides_agree("2")
-
-
-def _end_of_server_process(scenario: AsyncpgScenario, pid: int) -> None:
-    with scenario.database.aside.connect() as connection:
-        connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 30000)")
-
-
 # ---- swallowed failures, and unfinished work -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sql", ["SELECT 1/0", "nonsense"])
-@pytest.mark.parametrize("way", [by_execute, by_fetch, by_a_prepared_statement])
-async def test_a_swallowed_statement_error_ends_in_an_exception(
-    scenario: AsyncpgScenario, way: Any, sql: str, writer: AsyncpgDualWriter, connection: Any
-) -> None:
-    with pytest.raises(TransactionDoomedError, match="swallowed") as doomed:
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 1)
-            with suppress(asyncpg.PostgresError):
-                await way(tx.connection, sql)
-    assert isinstance(doomed.value.__cause__, asyncpg.PostgresError)
-    assert tx.outcome is Outcome.ROLLED_BACK
-    async with writer.transaction(connection) as tx:
-        with pytest.raises(asyncpg.PostgresError):
-            async with tx.savepoint():
-                await way(tx.connection, sql)
-        await put(tx, scenario, 2)
-    scenario.assert_both_sides_agree("2")
 
 
 async def with_the_parse_of_nothing(connection: Any) -> None:
@@ -599,22 +544,12 @@ async def with_a_wrong_value_of_a_copy(connection: Any) -> None:
         await connection.copy_records_to_table("events", records=[(1000, "k", 1)], columns=["id", "event_key", "body"])
 
 
-async def with_a_failed_source_of_many(connection: Any) -> None:
-    def values() -> Iterator[tuple[int, str]]:
-        yield 1000, "many"
-        raise OrdinaryError
-
-    with suppress(OrdinaryError):
-        await connection.executemany(INSERT, values())
-
-
 @pytest.mark.parametrize(
     "fail",
     [
         with_a_failed_source_of_a_copy,
         with_a_failed_sink_of_a_copy,
         with_a_wrong_value_of_a_copy,
-        with_a_failed_source_of_many,
     ],
 )
 async def test_a_swallowed_failure_in_the_middle_of_a_statement_ends_in_an_exception(

@@ -41,7 +41,7 @@ LONG_S = 20.0
 
 PATIENT: dict[str, Any] = {"max_block_ms": 60_000, "lock_timeout_ms": 60_000, "lease_ms": QUIET_LEASE_MS}
 
-POOLS = [How(kind, is_pool=True) for kind in KINDS]
+POOLS = [How(kind, is_pool=True) for kind in KINDS if kind not in ("psycopg-awaited", "asyncpg")]
 
 
 @contextmanager
@@ -145,7 +145,6 @@ def in_another_process(world: World, steps: str) -> str:
 
 
 ONE_TIER = on(Tier.KEEP_PREPARED)
-EACH_POOL = pytest.mark.parametrize("how", POOLS, ids=str)
 OF_THREADS_AND_TASKS = pytest.mark.parametrize("how", [PSYCOPG_POOL, How("sqlalchemy-awaited", is_pool=True)], ids=str)
 
 

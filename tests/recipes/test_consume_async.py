@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault
-from dualwrite.errors import AbortableError, ConfigError
+from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.errors import ConfigError
 from dualwrite.recipes.consume.consume import ConsumeTransformWrite
 from dualwrite.recipes.consume.consume_async import (
     AsyncConsumeTransformWrite,
@@ -109,45 +109,6 @@ async def test_a_pipeline_and_its_successor_continue_at_the_writes(site: Site) -
     async with site.pipeline() as second:
         await carry(second, 2)
     site.assert_carried("a", "b", "c", "d", "e")
-
-
-async def test_records_of_a_failed_step_are_read_again(site: Site) -> None:
-    failures = ["its batch", "alone"]
-
-    async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
-        await site.copy(tx, record)
-        if record.value == b"c" and failures:
-            raise RuntimeError(f"failed in {failures.pop(0)}")
-
-    site.fill("a", "b", "c")
-    async with site.pipeline(handle) as pipeline:
-        with pytest.raises(RuntimeError, match="failed in alone"):
-            await carry(pipeline, 3)
-        refusing = Fault(api="Produce", topic="out", action=Error("INVALID_RECORD"), count=None)
-        fault = site.emulator.faults.add(refusing)
-        with pytest.raises(AbortableError):
-            await carry(pipeline, 1)
-        fault.remove()
-        while len(event_bodies(site.database)) < 3:
-            await pipeline.step(50)
-    site.assert_carried("a", "b", "c")
-
-
-async def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> None:
-    async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
-        await site.copy(tx, record)
-        if record.value == b"bad":
-            raise ValueError("cannot be read")
-
-    async def set_aside(tx: AsyncDualTransaction, record: ConsumedRecord, error: Exception) -> None:
-        assert (record.value, str(error)) == (b"bad", "cannot be read")
-        await site.insert(tx, "set aside")
-        tx.send("out", "set aside")
-
-    site.fill("a", "bad", "c", "d")
-    async with site.pipeline(handle, poison=set_aside) as pipeline:
-        await carry(pipeline, 4)
-    site.assert_carried("a", "set aside", "c", "d")
 
 
 class Interrupted:

@@ -30,7 +30,7 @@ from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_co
 from tests.recipes.faces import INSERT, ON_ASYNCPG, Face
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
-from tests.support.databases import SqliteDatabase, events
+from tests.support.databases import events
 from tests.support.threads import in_threads
 from tests.support.writers import entered, got
 
@@ -38,6 +38,11 @@ from tests.support.writers import entered, got
 
 Steps = Callable[..., Coroutine[Any, Any, Any]]
 """Written as a coroutine function, which a writer for threads is given as a function."""
+
+
+each_kind = pytest.mark.parametrize(
+    "face", ["sqlite", "psycopg", "asyncio psycopg", "asyncio asyncpg-alone"], indirect=True
+)
 
 
 def fitting(face: Face, steps: Steps) -> Callable[..., Any]:
@@ -67,6 +72,7 @@ async def put_with(face: Face, tx: Any, number: int) -> None:
     face.send(tx, str(number))
 
 
+@each_kind
 def test_a_call_is_a_dual_write(face: Face) -> None:
     @transactional(face)
     async def place(tx: Any, number: int, *, fails: bool = False) -> str:
@@ -85,6 +91,7 @@ def test_a_call_is_a_dual_write(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1")
 
 
+@each_kind
 def test_methods(face: Face) -> None:
     @functools.partial(fitting, face)
     async def step(self: Any, tx: Any, number: int) -> Any:
@@ -108,6 +115,7 @@ def test_methods(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1", "2", "3", "4")
 
 
+@each_kind
 def test_calls_inside_a_call_or_a_block_join_it(face: Face) -> None:
     seen: list[Any] = []
 
@@ -133,6 +141,7 @@ def test_calls_inside_a_call_or_a_block_join_it(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1", "2", "3")
 
 
+@each_kind
 def test_a_failed_joined_call_dooms_the_whole_block_even_if_its_error_is_caught(face: Face) -> None:
     @transactional(face)
     async def inner(tx: Any) -> None:
@@ -151,6 +160,7 @@ def test_a_failed_joined_call_dooms_the_whole_block_even_if_its_error_is_caught(
     face.scenario.assert_both_sides_agree()
 
 
+@each_kind
 def test_a_part_of_a_block_with_and_without_a_savepoint(face: Face) -> None:
     @transactional(face, inside="savepoint")
     async def part(tx: Any, number: int, fails: bool) -> None:
@@ -261,8 +271,6 @@ def test_a_forked_child_is_not_inside(
     scenario: Scenario, pool: DualWriter, place: Callable[[int], DualTransaction]
 ) -> None:
     """Two processes must not use one connection."""
-    if isinstance(scenario.database, SqliteDatabase):
-        pytest.skip("SQLite's connections must not be carried across a fork at all")
     with suppress(InjectedError), pool.transaction() as tx:
         put(tx, scenario, 1)
         child = copy_context().run(os.fork)
@@ -347,26 +355,6 @@ async def test_a_task_that_a_block_starts_is_not_inside(
     awaited.assert_both_sides_agree("1")
 
 
-async def test_blocks_of_a_task_that_end_in_the_order_in_which_they_began(awaited: AwaitedScenario) -> None:
-    async with AsyncDualWriter(
-        awaited.engine, prefix=awaited.transactional_id, bootstrap_servers=awaited.emulator.bootstrap_servers
-    ) as pool:
-
-        @pool.transactional
-        async def place(tx: AsyncDualTransaction, number: int) -> AsyncDualTransaction:
-            await put_awaited(tx, awaited, number)
-            return tx
-
-        first, second = pool.transaction(), pool.transaction()
-        await first.__aenter__()
-        inner = await second.__aenter__()
-        await first.__aexit__(None, None, None)
-        assert await place(1) is inner
-        await second.__aexit__(None, None, None)
-        assert await place(2) is not inner
-    awaited.assert_both_sides_agree("1", "2")
-
-
 async def test_functions_of_a_pool_in_many_tasks(awaited: AwaitedScenario) -> None:
     async with AsyncDualWriter(
         awaited.engine,
@@ -419,6 +407,7 @@ def failing(face: Face, error: BaseException, calls: list[int]) -> Steps:
     return steps
 
 
+@each_kind
 @pytest.mark.parametrize("retries", [1, 0, 5], ids=["too often", "not", "no conflict"])
 def test_errors_that_are_not_retried(face: Face, retries: int) -> None:
     error = InjectedError() if retries == 5 else conflict_of(face)
@@ -427,6 +416,7 @@ def test_errors_that_are_not_retried(face: Face, retries: int) -> None:
     face.scenario.assert_both_sides_agree()
 
 
+@each_kind
 def test_only_the_outermost_call_tries_a_conflict_again(face: Face) -> None:
     calls: list[int] = []
     inner = transactional(face, retries=9)(failing(face, conflict_of(face), calls))
@@ -481,54 +471,27 @@ def test_nothing_is_tried_again_after_the_decision(scenario: Scenario) -> None:
 
 
 def test_a_real_conflict(scenario: Scenario, writer: DualWriter) -> None:
-    """Two read the same rows and write conclusions from them: Postgres commits one, SQLite the writing one."""
+    """Two read the same rows and write conclusions from them: the database commits one."""
     with writer.transaction() as tx:
         put(tx, scenario, 1)
     engine = scenario.database.engine
-    isolated = (
-        engine
-        if isinstance(scenario.database, SqliteDatabase)
-        else engine.execution_options(isolation_level="SERIALIZABLE")
-    )
+    isolated = engine.execution_options(isolation_level="SERIALIZABLE")
     with scenario.writer(session_factory=lambda: sa.orm.Session(isolated)) as serializable:
         runs: list[int] = []
 
         @serializable.transactional(retries=3)
         def raise_the_highest(tx: DualTransaction) -> None:
             runs.append(1)
-            if isinstance(scenario.database, SqliteDatabase):
-                tx.connection.exec_driver_sql("PRAGMA busy_timeout = 0")
-                tx.connection.exec_driver_sql("BEGIN")
             highest = tx.session.scalar(sa.select(sa.func.max(events.c.id)))
-            other = _Other(engine) if len(runs) == 1 else None
-            if other is not None:
-                other.change(highest)
-            try:
-                tx.session.execute(sa.update(events).where(events.c.id == highest).values(body=f"{highest} changed"))
-                tx.send(scenario.topic, value="changed")
-            finally:
-                if other is not None:
-                    other.close()
+            change = sa.update(events).where(events.c.id == highest)
+            if len(runs) == 1:
+                with engine.begin() as other:
+                    other.execute(change.values(body="other"))
+            tx.session.execute(change.values(body=f"{highest} changed"))
+            tx.send(scenario.topic, value="changed")
 
         raise_the_highest()
         assert len(runs) == 2
-
-
-class _Other:
-    """Changes the same event in the middle: committed on Postgres, still locked on SQLite."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._connection = engine.connect()
-        self._commits = engine.dialect.name != "sqlite"
-
-    def change(self, event_id: Any) -> None:
-        self._connection.execute(sa.update(events).where(events.c.id == event_id).values(body="other"))
-        if self._commits:
-            self._connection.commit()
-
-    def close(self) -> None:
-        self._connection.rollback()
-        self._connection.close()
 
 
 # ---- misuse ---------------------------------------------------------------------------------------------------
@@ -558,6 +521,7 @@ def test_functions_that_return_before_they_have_run(writer: DualWriter) -> None:
             writer.transactional(function)
 
 
+@each_kind
 def test_a_call_whose_body_would_run_after_its_block_changes_nothing(face: Face) -> None:
     """A wrapper hides that from the decorator."""
 

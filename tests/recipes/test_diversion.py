@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,17 +19,14 @@ from dualwrite.errors import ConfigError, RowLockTimeoutError, StoredBlocksError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import publishing
 from dualwrite.recipes.core.leases import diversion_of, outbox_id_of
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.crash.psycopg_scenario import INSERT, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import AnyScenario
-from tests.recipes.away import AWAY, kafka_away, recover_with_kafka_back
-from tests.recipes.pools import QUIET_LEASE_MS, AnyPool, make_pool, prefix_of, put, write
+from tests.recipes.away import AWAY, kafka_away
+from tests.recipes.pools import AnyPool, make_pool, prefix_of, put, write
 from tests.recipes.pools import scenario as scenario
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, event_bodies, unique
+from tests.support.databases import event_bodies
 from tests.support.event_class import Event
 from tests.support.topics import read_topic
 
@@ -178,18 +174,6 @@ def test_a_frozen_block_does_not_stop_the_publisher(
         assert_published(scenario, pool)
 
 
-def test_a_pool_of_another_process_publishes_the_blocks_of_a_closed_one(
-    scenario: AnyScenario, emulator: Emulator
-) -> None:
-    with kafka_away(emulator), make_pool(scenario, **AWAY) as gone:
-        write(gone, scenario, 1)
-    with make_pool(scenario, **AWAY) as pool:
-        recover_with_kafka_back(pool)
-        assert in_outbox(scenario) == 0
-        assert write(pool, scenario, 2).outcome is Outcome.COMMITTED
-    assert bodies(scenario) == ["1", "2"]
-
-
 def test_consumed_offsets_do_not_go_to_the_outbox(scenario: AnyScenario, emulator: Emulator) -> None:
     with make_pool(scenario, **AWAY) as pool:
         write(pool, scenario, 1)
@@ -200,22 +184,6 @@ def test_consumed_offsets_do_not_go_to_the_outbox(scenario: AnyScenario, emulato
                 put(tx, scenario, 3)
                 tx.send_offsets({(scenario.topic, 0): 1}, "group")
         assert_published(scenario, pool)
-
-
-@pytest.mark.parametrize("apply", [False, True])
-def test_the_recovery_service_lists_and_publishes_stored_blocks(
-    scenario: AnyScenario, emulator: Emulator, apply: bool
-) -> None:
-    with kafka_away(emulator), make_pool(scenario, **AWAY) as gone:
-        write(gone, scenario, 1)
-    arguments: dict[str, Any] = {"prefix": prefix_of(scenario), "bootstrap_servers": emulator.bootstrap_servers}
-    with RecoveryService(scenario.database.aside, **arguments) as young:
-        assert [found.action for found in young.plan().found] == [Action.YOUNG]
-    with RecoveryService(scenario.database.aside, min_age_ms=0, **arguments) as service:
-        report = service.recover() if apply else service.plan()
-    assert [(found.action, found.changed) for found in report.found] == [(Action.PUBLISH, apply)]
-    assert bodies(scenario) == (["1"] if apply else [])
-    assert report.is_clean is apply
 
 
 def test_the_sessions_of_an_application(scenario: AnyScenario, emulator: Emulator) -> None:
@@ -249,37 +217,6 @@ def test_a_record_is_published_as_it_was_sent(scenario: AnyScenario, emulator: E
     (record,) = emulator.records(scenario.topic)
     assert (record.value, record.key, record.timestamp) == (None, b"\0key", 4711)
     assert list(record.headers) == [("h", b"1"), ("null", None)]
-
-
-def test_tasks_add_and_everything_is_published_once(postgres: PostgresDatabase, emulator: Emulator) -> None:
-    with awaited_psycopg_scenario(postgres, emulator) as scenario:
-        scenario.transactional_id = f"{unique('pool')}-0"
-
-        async def write(pool: AsyncPsycopgDualWriter, number: int) -> Outcome | None:
-            async with pool.transaction() as tx:
-                await tx.connection.execute(INSERT, (number, str(number)))
-                tx.send(scenario.topic, key="k", value=str(number))
-            return tx.outcome
-
-        async def run() -> None:
-            async with AsyncPsycopgDualWriter(
-                conninfo_of(postgres.engine.url),
-                prefix=prefix_of(scenario),
-                bootstrap_servers=emulator.bootstrap_servers,
-                lease_ms=QUIET_LEASE_MS,
-                **AWAY,
-            ) as pool:
-                assert await write(pool, 0) is Outcome.COMMITTED
-                emulator.crash_node(0)
-                found = await asyncio.gather(*(write(pool, number) for number in range(1, 20)))
-                assert set(found) == {Outcome.STORED}
-                emulator.start_node(0)
-                await asyncio.to_thread(until, lambda: not pool.status.is_diverted)
-
-        scenario.run(run())
-        in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]
-        assert sorted(in_topic) == sorted(event_bodies(postgres))
-        assert len(in_topic) == 20
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import subprocess
 import sys
@@ -212,28 +211,6 @@ def test_a_connection_that_was_closed_inside(face: Face, kind: str) -> None:
             face.run(connection.close())
         assert block.tx.outcome is Outcome.ROLLED_BACK
     with face.block() as block:
-        block.put(2)
-    face.scenario.assert_both_sides_agree("2")
-
-
-@own(*[face for face in ON_DRIVERS if face in AWAITED])
-def test_a_task_cancelled_in_its_block_leaves_nothing_behind(face: Face, connection: Any) -> None:
-    writer = face.writer.awaited
-    blocks: list[Any] = []
-
-    async def sleep() -> None:
-        async with asyncio.timeout(1), writer.transaction(connection) as tx:
-            blocks.append(tx)
-            await tx.connection.execute(INSERT.format(1))
-            tx.send(face.scenario.topic, value="1")
-            await tx.connection.execute("SELECT pg_sleep(30)")
-
-    face.writer.recover()
-    with pytest.raises(TimeoutError):
-        face.run(sleep())
-    assert [tx.outcome for tx in blocks] == [Outcome.ROLLED_BACK]
-    assert writer.state is SlotState.READY
-    with face.block(connection) as block:  # which is still open
         block.put(2)
     face.scenario.assert_both_sides_agree("2")
 

@@ -18,10 +18,9 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.availability import Availability, Away
+from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.slots import Turn
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from tests.crash.scenario import AtPoint
 from tests.crash.styles import INSERT
@@ -143,8 +142,11 @@ SQLALCHEMY: Final = How("sqlalchemy")
 SQLALCHEMY_POOL: Final = How("sqlalchemy", is_pool=True)
 PSYCOPG_POOL: Final = How("psycopg", is_pool=True)
 SESSIONS: Final = How("sqlalchemy sessions")
-BEFORE_THE_TRANSACTION: Final = [How(kind, is_pool) for kind in KINDS for is_pool in (False, True)]
 POOLS: Final = [SQLALCHEMY_POOL, PSYCOPG_POOL]
+BEFORE_THE_TRANSACTION: Final = [
+    *(SQLALCHEMY, How("psycopg-awaited"), How("asyncpg-alone")),
+    *(*POOLS, How("sqlalchemy-awaited", is_pool=True)),
+]
 BLOCKING: Final = [SQLALCHEMY, How("psycopg"), *POOLS]
 
 parametrized = pytest.mark.parametrize("how", [*BEFORE_THE_TRANSACTION, SESSIONS], ids=str)
@@ -332,25 +334,6 @@ def test_the_status_of_a_pool_and_the_gauge_say_since_when(world: World, how: Ho
     assert heard.points("dualwrite.kafka.away") == []  # a closed pool knows nothing any more
     world.bring_kafka_back()
     world.assert_both_sides_have(1, 3)
-
-
-def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the moment at which both are true: otherwise the block is refused instead."""
-    monkeypatch.setitem(_POOL, "max_writers", 1)
-    monkeypatch.setitem(_POOL, "acquire_timeout_ms", 0)
-    with face_of(PSYCOPG_POOL, world) as face:
-        coordinator = face.writer.pool
-        taken = Turn()
-        blocking.run(coordinator.wait_for_turn(taken))
-        with pytest.raises(PoolTimeoutError) as raised:
-            blocking.run(coordinator.wait_for_turn(Turn()))
-        assert "Kafka" not in str(raised.value)
-        coordinator.availability.away = Away(0.0, "last problem: nobody listens")
-        sentence = r"; Kafka cannot be reached since 1970-01-01 00:00:00 UTC \(.* s; last problem: nobody listens\); "
-        with pytest.raises(PoolTimeoutError, match=sentence):
-            blocking.run(coordinator.wait_for_turn(Turn()))
-        coordinator.availability.away = None
-        coordinator.registry.end_turn(taken)
 
 
 def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy as sa
-from psycopg_pool import ConnectionPool
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
@@ -63,6 +62,9 @@ from tests.support.writers import KINDS, closed, entered, got
 
 __all__ = ["any_style", "open_style", "scenario"]  # fixtures
 
+
+of_both_kinds = pytest.mark.parametrize("any_style", ["psycopg", "sqlalchemy-awaited"], indirect=True)
+"""For threads, and for asyncio."""
 
 # ---- one block ------------------------------------------------------------------------------------------------------
 
@@ -152,17 +154,7 @@ def test_many_blocks_at_once(scenario: PsycopgScenario, open_style: Open) -> Non
     assert_published(scenario, *range(41))
 
 
-def test_a_hundred_threads_share_ten_connections(scenario: PsycopgScenario) -> None:
-    with (
-        ConnectionPool(conninfo_of(scenario.database.url), max_size=10, open=True) as connections,
-        PsycopgDualWriter(connections, **settings_for(scenario)) as pool,
-        ThreadPoolExecutor(100) as threads,
-    ):
-        outcomes = set(threads.map(lambda number: write(pool, scenario, number).outcome, range(500)))
-        assert outcomes == {Outcome.STORED}
-        assert_published(scenario, *range(500))
-
-
+@of_both_kinds
 def test_large_records(scenario: PsycopgScenario, open_style: Open) -> None:
     """More records than one transaction takes."""
     style = open_style(max_request_size=4 << 20)
@@ -183,6 +175,7 @@ def test_large_records(scenario: PsycopgScenario, open_style: Open) -> None:
     assert large == [f"{number}{text}" for number in range(12)]
 
 
+@of_both_kinds
 def test_a_record_that_the_producer_would_refuse_is_refused_in_the_block(
     scenario: PsycopgScenario, open_style: Open
 ) -> None:
@@ -197,6 +190,7 @@ def test_a_record_that_the_producer_would_refuse_is_refused_in_the_block(
     assert_published(scenario, 2)
 
 
+@of_both_kinds
 def test_consumed_offsets_are_refused(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style()
     member = style.start(1, "put", "hold")
@@ -408,6 +402,7 @@ def test_publishers_that_lose_their_lease_all_the_time(scenario: PsycopgScenario
     assert in_order(scenario) == [str(number) for number in range(60)]
 
 
+@of_both_kinds
 def test_a_closed_pool_takes_no_blocks(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style()
     style.write(1)

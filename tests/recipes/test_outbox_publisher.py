@@ -60,6 +60,10 @@ NOWHERE: Final = "127.0.0.1:1"
 """An address without a broker."""
 
 
+of_both_kinds = pytest.mark.parametrize("open_style", ["psycopg", "sqlalchemy-awaited"], indirect=True)
+"""For threads, and for asyncio."""
+
+
 def publisher_of(pool: Any) -> OutboxPublisher:
     publisher: OutboxPublisher | None = pool.pool.outbox
     assert publisher is not None
@@ -157,22 +161,6 @@ def test_recover_raises_when_the_background_ends(scenario: PsycopgScenario) -> N
     on_tasks(scenario, use)
 
 
-def test_recover_of_a_closed_pool(scenario: PsycopgScenario) -> None:
-    pool = outbox_pool(scenario)
-    write(pool, scenario, 1)
-    pool.close()
-    with pytest.raises(IllegalStateError):
-        pool.recover()
-
-
-def test_recover_in_several_threads_at_once(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario) as pool, ThreadPoolExecutor(5) as threads:
-        write(pool, scenario, 1)
-        assert_published(scenario, 1)
-        assert [each.result(60) for each in [threads.submit(pool.recover) for _ in range(5)]] == [[]] * 5
-        assert_published(scenario, 1)
-
-
 def test_recover_raises_in_each_of_several_threads(scenario: PsycopgScenario) -> None:
     settings: dict[str, Any] = {"bootstrap_servers": NOWHERE, "max_block_ms": 500, "lease_ms": QUIET_LEASE_MS}
     with outbox_pool(scenario, **settings) as pool, ThreadPoolExecutor(3) as threads:
@@ -207,20 +195,6 @@ def test_an_unconfirmed_batch_becomes_visible_without_another_block(scenario: Ps
             until(lambda: waiting(scenario) == 0)
             until(lambda: pool.status.last_background_error is not None)
             assert in_order(scenario) == ["1"]
-        assert_published(scenario, 1, 2)
-
-
-def test_recover_completes_an_unconfirmed_batch(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, max_block_ms=4_000, lease_ms=QUIET_LEASE_MS) as pool:
-        write(pool, scenario, 1)
-        pool.recover()
-        with fault(scenario.emulator, NO_COMMIT):
-            write(pool, scenario, 2)
-            with pytest.raises(DualWriteError):
-                pool.recover()
-            assert in_order(scenario) == ["1"]
-        pool.recover()
-        assert in_order(scenario) == ["1", "2"]
         assert_published(scenario, 1, 2)
 
 
@@ -307,6 +281,7 @@ CACHES: Final[dict[str, Any]] = {
 }
 
 
+@of_both_kinds
 @pytest.mark.usefixtures("forgetful")
 def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style()
@@ -566,6 +541,7 @@ def batch_sizes(scenario: PsycopgScenario) -> list[int]:
         return [int(size) for size in connection.scalars(BATCH_SIZES)]
 
 
+@of_both_kinds
 def test_blocks_are_published_without_waiting_for_the_next_look(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style(Outbox(poll_ms=600_000))
     for number in range(3):
@@ -573,6 +549,7 @@ def test_blocks_are_published_without_waiting_for_the_next_look(scenario: Psycop
         assert_published(scenario, *range(number + 1))
 
 
+@of_both_kinds
 def test_blocks_that_arrive_while_the_publisher_lingers_are_one_batch(
     scenario: PsycopgScenario, open_style: Open
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite import errors
+from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.transactions.errors import RETRIED
@@ -30,7 +31,6 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
 from tests.recipes.repairs import delete_records
-from tests.recipes.test_repair_faces import abort
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 
 
@@ -186,7 +186,8 @@ def test_without_records_a_lost_commit_is_unknown_by_the_error_of_the_database(s
 
 def test_a_loss_is_decided_for_the_block_that_was_lost_and_rolled_back_for_the_next(scenario: Scenario) -> None:
     def lose() -> None:
-        abort(scenario)
+        with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:
+            admin.force_terminate_transaction(scenario.kafka_id)
         delete_records(scenario.emulator.bootstrap_servers, scenario.topic)
 
     with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lose)) as writer:

@@ -25,7 +25,6 @@ from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import (
-    POINTS_AFTER_THE_DECISION,
     AnyScenario,
     AtPoint,
     OrdinaryError,
@@ -37,11 +36,9 @@ from tests.recipes.pools import (
     AnyPool,
     LeaseTable,
     drop_idle_connections,
-    is_in_transaction,
     isolated_source,
     make_pool,
     narrow_source,
-    own_binds,
     prefix_of,
     put,
     read,
@@ -212,15 +209,6 @@ def test_a_snapshot_is_taken_after_the_id(scenario: Scenario, level: str) -> Non
     assert written(scenario) == {str(number) for number in range(10)}
 
 
-@pytest.mark.parametrize("kind", [0, 1])
-def test_on_something_of_the_callers_own(scenario: Scenario, kind: int) -> None:
-    with make_pool(scenario) as pool, own_binds(scenario)[kind]() as bound:
-        with pool.transaction(bound) as tx:
-            put(tx, scenario, 1)
-        assert not is_in_transaction(bound)
-    assert written(scenario) == {"1"}
-
-
 # ---- leftovers ------------------------------------------------------------------------------------------------------
 
 
@@ -316,21 +304,6 @@ def test_an_unresolvable_commit_is_reported(
         assert f"giving up {scenario.transactional_id}" in caplog.text
         assert "replaced the state row" in caplog.text
     assert written(scenario) == {"1", "2"}
-    scenario.assert_nothing_open()
-
-
-@pytest.mark.parametrize("point", list(PausePoint))
-def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with make_pool(scenario, pause=AtPoint(point, interrupt)) as pool:
-        with pytest.raises(KeyboardInterrupt):
-            write(pool, scenario, 1)
-        assert pool.status.in_use == 0
-        write(pool, scenario, 2)
-        until(lambda: not pool.status.set_aside)
-    assert written(scenario) == {*({"1"} if point in POINTS_AFTER_THE_DECISION else set()), "2"}
     scenario.assert_nothing_open()
 
 

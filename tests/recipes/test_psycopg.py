@@ -32,6 +32,7 @@ from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
 from tests.crash.scenario import (
+    POINTS_BEFORE_COMMIT_REQUEST,
     AtPoint,
     InjectedError,
     Predecessor,
@@ -251,15 +252,28 @@ def test_the_error_of_a_block_whose_transaction_was_ended_past_the_connection(
     assert "ended its database transaction" in caplog.text
 
 
-@pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_PREPARE])
+_UNDER_THE_LOCK = [
+    *((False, point, "ROLLBACK") for point in (PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_PREPARE)),
+    *((True, point, "ROLLBACK; BEGIN") for point in (PausePoint.AFTER_LOCK, *POINTS_BEFORE_COMMIT_REQUEST)),
+]
+
+
+@pytest.mark.parametrize(("is_ready", "point", "ending"), _UNDER_THE_LOCK)
 def test_a_transaction_that_was_ended_under_the_lock(
-    scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint
+    scenario: PsycopgScenario, connection: psycopg.Connection, is_ready: bool, point: PausePoint, ending: str
 ) -> None:
-    """By a forked process, for instance: a read without the lock decides nothing."""
+    """By a forked process, for instance: a read without the lock decides nothing, and the row stays as it was."""
     scenario.leave_behind(Predecessor.COMMITTED)
-    with scenario.writer(AtPoint(point, lambda: raw(connection, "ROLLBACK"))) as writer:
+    hook = AtPoint(point, lambda: raw(connection, ending), armed=not is_ready)
+    with scenario.writer(hook) as writer:
+        if is_ready:
+            assert scenario.write(writer, 1).error is None
+            hook.arm()
+        before = scenario.row()
         with pytest.raises(TransactionEndedInsideError), writer.transaction(connection) as tx:
-            put(tx, scenario, 10)
+            put(tx, scenario, 100)
+        assert hook.struck
+        assert scenario.row() == before
         assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
 

@@ -270,25 +270,6 @@ def test_a_hook_that_fails_before_the_commit(
     scenario.assert_both_sides_agree("3")
 
 
-def test_a_commit_refused_by_a_later_listener_is_not_taken_for_the_next(scenario: Scenario, sessions: Sessions) -> None:
-    """The next COMMIT of the thread belongs to a transaction without records."""
-
-    def fail(*arguments: object) -> None:
-        raise InjectedError
-
-    with sessions() as session:
-        put(session, scenario, 1)
-        event.listen(scenario.database.engine, "commit", fail, once=True)
-        with pytest.raises(InjectedError):
-            session.commit()
-        session.rollback()
-    with Session(scenario.database.engine) as ordinary:
-        ordinary.add(Event(2))
-        ordinary.commit()
-    with scenario.database.aside.connect() as connection:
-        assert list(connection.scalars(sa.select(events.c.id))) == [2]
-
-
 # ---- savepoints -----------------------------------------------------------------------------------------------
 
 
@@ -335,22 +316,6 @@ def test_a_savepoint_before_everything_else(scenario: Scenario, sessions: Sessio
             put(session, scenario, 2)
         session.commit()
     scenario.assert_both_sides_agree("2")
-
-
-def test_a_transaction_whose_records_all_went_with_a_savepoint_does_not_need_kafka(
-    scenario: Scenario, sessions: Sessions, writer: DualWriter
-) -> None:
-    with sessions() as session:
-        session.add(Event(1))
-        with session.begin_nested() as part:
-            send(session, scenario.topic, value="2")
-            write = current_dual_write(session)
-            part.rollback()
-        session.commit()
-    assert write.outcome is Outcome.COMMITTED
-    assert write.transactional_id is None
-    assert writer.state is SlotState.NEW
-    assert scenario.row().is_empty
 
 
 @pytest.mark.parametrize("decide", ["commit", "rollback"])
@@ -433,54 +398,6 @@ def test_a_commit_after_one_with_an_unknown_outcome_is_rolled_back(
 
 
 # ---- several at once ------------------------------------------------------------------------------------------
-
-
-def test_commits_of_several_threads_take_turns_under_one_id(scenario: Scenario, sessions: Sessions) -> None:
-    if isinstance(scenario.database, SqliteDatabase):
-        pytest.skip("one session at a time may write to SQLite anyway")
-    all_have_written = threading.Barrier(4)
-
-    def write(number: int) -> None:
-        with sessions() as session:
-            put(session, scenario, number)
-            session.flush()
-            all_have_written.wait(60)
-            session.commit()
-
-    in_threads(*(lambda number=number: write(number) for number in range(4)))
-    with sessions() as session:
-        assert sorted(session.scalars(sa.select(events.c.id))) == [0, 1, 2, 3]
-    scenario.assert_nothing_open()
-
-
-def test_a_commit_that_would_wait_too_long_is_refused_and_names_the_pool(scenario: Scenario) -> None:
-    holds, may_go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        holds.set()
-        assert may_go_on.wait(60)
-
-    hook = AtPoint(PausePoint.AFTER_KAFKA_COMMIT, hold)
-    with scenario.writer(hook, lock_timeout_ms=50) as writer:
-        sessions = sessionmaker(scenario.database.engine)
-        dual_write_sessions(sessions, writer)
-
-        def first() -> None:
-            with sessions.begin() as session:
-                put(session, scenario, 1)
-
-        def second() -> None:
-            assert holds.wait(60)
-            with sessions() as session:
-                put(session, scenario, 2)
-                write = current_dual_write(session)
-                with pytest.raises(IllegalStateError, match=r"a pool \(prefix=\.\.\.\) several"):
-                    session.commit()
-                assert write.outcome is Outcome.ROLLED_BACK
-            may_go_on.set()
-
-        in_threads(first, second)
-    scenario.assert_both_sides_agree("1")
 
 
 def test_a_commit_that_would_wait_for_its_own_thread_is_refused_at_once(
@@ -630,16 +547,6 @@ def test_a_session_of_another_engine_is_refused(scenario: Scenario, sessions: Se
     other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
     with sessions(bind=other) as session, pytest.raises(IllegalStateError, match="another Engine"):
         send(session, scenario.topic, value="1")
-
-
-def test_a_written_out_commit_is_refused(scenario: Scenario, sessions: Sessions) -> None:
-    with sessions() as session:
-        put(session, scenario, 1)
-        session.flush()
-        with pytest.raises(TransactionEndedInsideError, match="not executed"):
-            session.execute(sa.text("COMMIT"))
-        session.rollback()
-    scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])

@@ -11,14 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator import Error, Fault
 from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown, PoolTimeoutError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import outbox_id_of
-from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.coordinator import PooledBlock
@@ -28,7 +26,6 @@ from tests.recipes.away import kafka_away
 from tests.recipes.heard import Heard
 from tests.recipes.pools import make_pool, prefix_of, put, write, written
 from tests.support.conditions import until
-from tests.support.databases import events
 from tests.support.topics import read_topic
 
 
@@ -121,8 +118,6 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 def test_a_dropped_connection_is_logged_with_the_transactional_id(
     scenario: Scenario, kind: type[Scenario], caplog: pytest.LogCaptureFixture
 ) -> None:
-    if scenario.database.engine.dialect.name == "sqlite":
-        pytest.skip("has no connection that a server could lose")
     scenario = kind(scenario.database, scenario.emulator)
 
     def fail_and_cut() -> None:
@@ -137,23 +132,6 @@ def test_a_dropped_connection_is_logged_with_the_transactional_id(
     )
     assert told.getMessage().endswith("dropping its connection; the database rolls back its open transaction")
     assert (told.exc_info, "\n" in told.getMessage(), "ResourceClosedError" in caplog.text) == (None, False, False)
-
-
-@pytest.mark.parametrize("owned", [True, False], ids=["session of ours", "session of the caller"])
-def test_a_connection_lost_in_the_block_is_logged_once(
-    scenario: Scenario, owned: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    if scenario.database.engine.dialect.name == "sqlite":
-        pytest.skip("has no connection that a server could lose")
-    caplog.set_level(logging.INFO)
-    with scenario.writer() as writer, Session(scenario.database.engine) as session:
-        with pytest.raises(InjectedError), writer.transaction(*([] if owned else [session])) as tx:
-            tx.session.execute(sa.select(events))
-            scenario.database.cut()
-            raise InjectedError
-    (told,) = warnings_in(caplog)
-    assert told.exc_info is None
-    assert "ResourceClosedError" not in caplog.text
 
 
 def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Scenario) -> None:
@@ -183,8 +161,6 @@ def test_a_writer_that_was_fenced(heard: Heard, scenario: Scenario) -> None:
 
 
 def test_a_pool_reports_its_slots_and_blocks(heard: Heard, scenario: Scenario) -> None:
-    if scenario.database.engine.dialect.name == "sqlite":
-        pytest.skip("one dual write at a time, so that none waits for a slot")
     holds, go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -239,13 +215,6 @@ def test_a_block_that_timed_out_waiting_is_counted(heard: Heard, scenario: Scena
         assert (told.value, told.attributes) == (1, {"prefix": "told"})
         (slot,) = pool.pool.registry.all_slots()
         pool.pool.maintenance.put_back(slot)
-
-
-def test_consumed_records_are_counted(heard: Heard) -> None:
-    count(Counted.CONSUMED, 3, outcome="written")
-    count(Counted.CONSUMED, outcome="poison")
-    count(Counted.CONSUMED, 2, outcome="written")
-    assert heard.sums("dualwrite.consumed") == {"written": 5, "poison": 1}
 
 
 def test_without_opentelemetry_nothing_is_measured_and_nothing_fails() -> None:

@@ -12,10 +12,8 @@ from typing import Final
 _PRELOADED: Final = [
     "pytest",
     "tests.apache_kafka.worker",
-    "tests.cli.dying",
     "tests.crash.worker",
     "tests.crash.consuming_worker",
-    "tests.crash.django_worker",
     "tests.crash.outbox_worker",
     "tests.crash.chaos_worker",
     "aiokafka",

@@ -72,7 +72,6 @@ LONGEST: Final = (
     "tests/spark/test_chaos.py",
     "tests/crash/test_pool_leases.py",
     "tests/spark/test_protocol_crashes.py",
-    "tests/crash/test_random_histories.py",
     "tests/crash/test_consume_kills.py",
     "tests/cli/test_recover.py",
     "tests/spark/test_connect.py",
