@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dualwrite.cli import output
-from dualwrite.cli.output import columns_that_fit, counted, print_table
+from dualwrite.cli.output import columns_that_fit, print_table
 
 HEADERS = ("TransactionalId", "Pair", "Error")
 ROWS = [("orders-1", "1795342526754017:0", "-"), ("orders-eu-12", "7:1", "the coordinator is not there " * 3)]
@@ -55,7 +55,3 @@ def test_columns_give_way_in_their_order() -> None:
     assert left(57) == HEADERS
     assert left(56) == ("TransactionalId", "Pair")
     assert left(20) == ("Pair",)
-
-
-def test_counts_have_singular_and_plural() -> None:
-    assert [counted(number, "row") for number in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_sink.driver.batch_lines import BatchLine, Outcome, batch_lines, labels, medians_ms
+from spark_sink.driver.batch_lines import BatchLine, Outcome, batch_lines, labels
 from spark_sink.driver.batch_log import log_batch, log_completed
 from spark_sink.driver.finisher import CommitSummary, Tally
 from spark_sink.driver.phases import PhaseTimes
@@ -68,20 +68,6 @@ def test_the_log_lines_of_the_sink_are_parsed(caplog: pytest.LogCaptureFixture) 
         BatchLine("s", "job:a, b", 0, Outcome.REPLAYED, 0, (31, 2500, 1, 12)),
         BatchLine("s", "q", 8, Outcome.COMPLETED_LATER, 40, (0, 0, 0, 500)),
     ]
-
-
-@given(st.lists(st.text(max_size=200), max_size=20))
-def test_other_lines_are_no_batches(lines: list[str]) -> None:
-    assert list(batch_lines([text for text in lines if "batch" not in text])) == []
-
-
-def test_medians_are_of_batches_with_all_phases() -> None:
-    first, later = (
-        BatchLine("s", "q", 0, Outcome.COMMITTED, 1, (1, 2, 3, 4)),
-        BatchLine("s", "q", 1, Outcome.COMPLETED_LATER, 1, (0, 0, 0, 90)),
-    )
-    assert medians_ms([first, later]) == (1, 2, 3, 4)
-    assert medians_ms([later]) == (0, 0, 0, 90)
 
 
 @pytest.mark.parametrize(

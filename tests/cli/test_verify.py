@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient
 
 from dualwrite.broker_emulator import Emulator, Error, Fault
-from dualwrite.producer import Producer
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.verify.anomalies import Anomaly
 from dualwrite.verify.checker import check
@@ -138,29 +137,6 @@ def test_commits_that_the_broker_turns_into_aborts_are_found(emulator: Emulator,
     done = run(emulator, url, tmp_path)
     assert done.code == 1, done
     assert {Anomaly.LOST_WRITE, Anomaly.TORN} & set(done.document["anomalies"])
-
-
-def test_a_foreign_record_is_found(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
-    small = [
-        "--yes",
-        "--timeout-ms",
-        30_000,
-        "--seconds",
-        4,
-        "--workers",
-        1,
-        "--topic",
-        "not-only-mine",
-        "--history",
-        tmp_path / "h.jsonl",
-    ]
-    started = process(*options(emulator, url, *small))
-    until(lambda: "not-only-mine" in topics(emulator), 30)
-    with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
-        producer.send("not-only-mine", key="key-01", value="from elsewhere").result(60)
-    done = in_time(started)
-    assert done.code == 1, done
-    assert "phantom: the record from elsewhere of key key-01 is at not-only-mine-" in done.out
 
 
 def started_to_write(emulator: Emulator, url: sa.URL) -> subprocess.Popen[str]:

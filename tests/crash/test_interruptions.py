@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from dualwrite.outcome import Outcome
-from dualwrite.producer import Producer
-from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.writer import _AsyncScope, _BlockingScope
-from tests.crash.scenario import AtPoint, Scenario
+from tests.crash.scenario import Scenario
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 
@@ -24,23 +22,6 @@ SECONDS_TO_END = 300  # a wait for Kafka would last an hour
 def test_a_block_whose_making_was_interrupted_is_collected_without_an_error(kind: type[Any]) -> None:
     block: Any = object.__new__(kind)
     block.__del__()
-
-
-def test_an_interruption_during_the_rollback(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def interrupted(producer: Producer) -> None:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    def fail() -> None:
-        monkeypatch.setattr(Producer, "abort_transaction", interrupted)
-        raise RuntimeError
-
-    with scenario.writer(AtPoint(PausePoint.AFTER_SEND, fail)) as writer:
-        with pytest.raises(KeyboardInterrupt), writer.transaction() as tx:
-            tx.send(scenario.topic, value="1")
-        assert scenario.write(writer, 2).error is None
-        scenario.assert_both_sides_agree()
 
 
 def test_a_block_that_is_dropped_is_rolled_back(scenario: Scenario) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -352,45 +351,6 @@ def test_the_living_go_on_when_the_table_is_emptied(scenario: Scenario, leases: 
             second.recover()
     assert written(scenario) == {str(number) for number in range(1, 9)}
     scenario.assert_nothing_open()
-
-
-def test_leases_that_change_hands_all_the_time(scenario: Scenario, leases: LeaseTable) -> None:
-    writes_each, threads_each = 6, 2
-    numbers = iter(range(1, 1000))
-    over = threading.Event()
-
-    def disturb(how: Callable[[], None]) -> None:
-        while not over.wait(0.02):
-            with suppress(sa.exc.DBAPIError):  # SQLite: a dual write holds the lock
-                how()
-
-    def work(pool: AnyPool) -> list[str]:
-        done = []
-        for _ in range(writes_each):
-            number = next(numbers)
-            with suppress(FencedError, RowLockTimeoutError, scenario.database_error):
-                if write(pool, scenario, number).outcome is Outcome.COMMITTED:
-                    done.append(str(number))
-        return done
-
-    with two_pools(scenario, lease_ms=1_000) as pools, ThreadPoolExecutor() as threads:
-        disturbances = [threads.submit(disturb, how) for how in (leases.free, leases.expire, leases.empty)]
-        works = [threads.submit(work, pool) for pool in pools for _ in range(threads_each)]
-        told = {number for each in works for number in each.result()}
-        over.set()
-        for each in disturbances:
-            each.result()
-        until(lambda: not pools[0].recover() and not pools[1].recover())
-        for pool in pools:
-            until(partial(has_nothing_set_aside, pool))
-        persist(pools[0], scenario, 1000)
-    assert written(scenario) == {*told, "1000"}
-    assert told
-    scenario.assert_nothing_open()
-
-
-def has_nothing_set_aside(pool: AnyPool) -> bool:
-    return not pool.status.set_aside
 
 
 def locks_whole_database(scenario: Scenario) -> bool:

@@ -325,16 +325,6 @@ def test_an_end_past_the_driver_too_is_found_by_the_mark(postgres_shop: Shop) ->
     assert postgres_shop.written() == []
 
 
-def test_an_end_past_the_driver_is_logged_where_django_rolls_back(
-    postgres_shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(KeyError), postgres_shop.atomic():
-        postgres_shop.put(1)
-        connections[postgres_shop.alias].connection.pgconn.exec_(b"COMMIT")
-        raise KeyError
-    assert "ended its database transaction" in caplog.text
-
-
 def test_djangos_own_ends_are_refused_inside(shop: Shop) -> None:
     with shop.atomic():
         shop.put(1)
@@ -762,17 +752,6 @@ def test_connections_of_djangos_pool(postgres: PostgresDatabase, emulator: Emula
     with shop_on(postgres, emulator, OPTIONS={"pool": {"min_size": 1, "max_size": 2}}) as shop:
         write_in_several_requests(shop, connections[shop.alias].close)
         connections[shop.alias].close_pool()  # type: ignore[attr-defined]
-
-
-def test_a_connection_that_was_lost_between_two_requests(store: Database, emulator: Emulator) -> None:
-    with shop_on(store, emulator, CONN_MAX_AGE=600, CONN_HEALTH_CHECKS=True) as shop:
-        with shop.atomic():
-            shop.put(1)
-        store.cut()
-        connections[shop.alias].close_if_unusable_or_obsolete()
-        with shop.atomic():
-            shop.put(2)
-        assert shop.written() == ["1", "2"]
 
 
 def test_a_connection_that_was_lost_between_two_blocks(store: Database, emulator: Emulator) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -73,15 +72,6 @@ def test_a_block_whose_slot_finds_kafka_away_goes_to_the_outbox(scenario: AnySce
         emulator.start_node(0)
         assert_published(scenario, pool)
     assert bodies(scenario) == ["1", "2"]
-
-
-def test_many_threads_add_and_everything_is_published_once(scenario: AnyScenario, emulator: Emulator) -> None:
-    with make_pool(scenario, max_writers=3, **AWAY) as pool, ThreadPoolExecutor(4) as threads:
-        with kafka_away(emulator):
-            found = list(threads.map(lambda number: write(pool, scenario, number).outcome, range(24)))
-        assert set(found) == {Outcome.STORED}
-        assert_published(scenario, pool)
-        assert len(bodies(scenario)) == 24
 
 
 def test_a_pool_that_is_never_idle_goes_back_to_kafka(scenario: AnyScenario, emulator: Emulator) -> None:
@@ -207,16 +197,6 @@ def test_the_sessions_of_an_application(scenario: AnyScenario, emulator: Emulato
         assert_published(scenario, pool)
         assert put_in_session(4) is Outcome.COMMITTED
     assert bodies(scenario) == ["1", "2", "3", "4"]
-
-
-def test_a_record_is_published_as_it_was_sent(scenario: AnyScenario, emulator: Emulator) -> None:
-    with make_pool(scenario, **AWAY) as pool:
-        with kafka_away(emulator), pool.transaction() as tx:
-            tx.send(scenario.topic, None, b"\0key", {"h": b"1", "null": None}, partition=0, timestamp_ms=4711)
-        until(lambda: not pool.status.is_diverted)
-    (record,) = emulator.records(scenario.topic)
-    assert (record.value, record.key, record.timestamp) == (None, b"\0key", 4711)
-    assert list(record.headers) == [("h", b"1"), ("null", None)]
 
 
 @pytest.mark.parametrize(

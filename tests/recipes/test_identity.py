@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +29,6 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import Crash, crash_at
-from tests.support.conditions import until
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, events, unique
 from tests.support.servers.mariadb import MariaDbServer
 from tests.support.topics import read_topic
@@ -106,72 +104,6 @@ def test_a_database_does_not_abort_the_decision_of_another_under_the_same_id(ser
         assert again.kafka_transactional_id != other.kafka_transactional_id
         assert str(again.kafka_transactional_id).startswith("orders-1.")
     assert in_topic(servers) == ["decided", "theirs"]
-
-
-def test_two_databases_with_one_prefix_under_load_and_deaths(
-    postgres_server: PostgresServer, emulator: Emulator, servers: str
-) -> None:
-    """Each block that was acknowledged is in Kafka, however often the pools of both recover beside each other."""
-    databases = [PostgresDatabase(postgres_server) for _ in range(2)]
-    acknowledged: list[str] = []
-
-    def one_process(number: int) -> None:
-        database = databases[number % 2]
-        dies_at = [PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_PREPARE, None][number % 3]
-        blocks = 0
-
-        def pause(point: PausePoint) -> None:
-            if point is dies_at and blocks == 3:
-                raise Crash
-
-        pool = DualWriter(
-            database.engine,
-            prefix="orders",
-            bootstrap_servers=servers,
-            lease_ms=300,
-            max_writers=1,
-            pause=None if dies_at is None else pause,
-        )
-        pool.recover()
-        for blocks in range(4):
-            body = f"{number}/{blocks}"
-            try:
-                with pool.transaction() as tx:
-                    tx.session.execute(sa.insert(events), {"id": number * 10 + blocks, "event_key": "k", "body": body})
-                    tx.send(TOPIC, value=body)
-            except Crash:
-                if dies_at is PausePoint.AFTER_DATABASE_COMMIT:
-                    acknowledged.append(body)
-                break
-            acknowledged.append(body)
-        pool.close()
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(one_process, range(8)))
-    for database in databases:
-        with RecoveryService(
-            database.aside, prefix="orders-", bootstrap_servers=servers, min_age_ms=0, timeout_ms=20_000
-        ) as service:
-            until(lambda: not [f for f in service.recover().found if f.is_left and f.action is not Action.NO_ROW])
-    assert in_topic(servers) == sorted(acknowledged)
-    for database in databases:
-        database.close()
-
-
-def test_starts_that_ended_before_their_first_commit_raise_no_alarm(
-    servers: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine = sqlite(tmp_path, "ours")
-    settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
-    for _ in range(3):
-        writer = DualWriter(engine, pause=crash_at(PausePoint.AFTER_PREPARE), **settings)
-        with pytest.raises(Crash), writer.transaction() as tx:
-            tx.send(TOPIC, value="undecided")
-    caplog.clear()
-    with caplog.at_level(logging.WARNING), DualWriter(engine, **settings) as writer, writer.transaction() as tx:
-        tx.send(TOPIC, value="decided")
-    assert not [record for record in caplog.records if record.name.startswith("dualwrite.recipes")]
-    assert in_topic(servers) == ["decided"]
 
 
 def test_recovery_reports_ids_of_other_databases_and_leaves_them(servers: str, tmp_path: Path) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import threading
-from functools import partial
-
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import Lease
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
-from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, kafka_transaction_lease
 from tests.support.databases import Database
-from tests.support.threads import in_threads
 
 LEASE_MS = 60_000
 
@@ -61,13 +56,6 @@ def test_a_lease_that_was_abandoned_is_expired_at_once(ours: SqlAlchemyLeases, t
     assert blocking.run(theirs.renew({0, 1})) == {0}
 
 
-def test_a_renewal_revives_untaken_leases(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
-    blocking.run(ours.add(0))
-    blocking.run(ours.abandon(0))
-    assert blocking.run(ours.renew({0})) == {0}
-    assert every(theirs) == [Lease(0, free=False, expired=False)]
-
-
 def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(
     database: Database, ours: SqlAlchemyLeases
 ) -> None:
@@ -81,21 +69,6 @@ def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(
         now_ms = elsewhere.scalar(sa.text("SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000"))
     assert now_ms is not None
     assert 0 <= expires_at_ms - now_ms <= LEASE_MS + 1000
-
-
-def test_of_many_processes_one_gets_a_lease(database: Database, ours: SqlAlchemyLeases) -> None:
-    blocking.run(ours.add(0))
-    blocking.run(ours.release(0))
-    (lease,) = every(ours)
-    together = threading.Barrier(8)
-
-    def claim(owner: str) -> bool:
-        leases = leases_of(database, owner)
-        together.wait()
-        return blocking.run(leases.claim(lease))
-
-    won = in_threads(*(partial(claim, f"owner {number}") for number in range(8)))
-    assert sorted(won) == [False] * 7 + [True]
 
 
 def test_rows_of_the_state_table_without_a_lease_are_adopted(database: Database, ours: SqlAlchemyLeases) -> None:
@@ -115,19 +88,3 @@ def test_prefixes_are_compared_exactly(database: Database) -> None:
         assert blocking.run(leases_of(database, "us", prefix=prefix).add(0))
     for prefix in ("orders", "Orders", "orders-eu", "order%"):
         assert blocking.run(leases_of(database, "us", prefix=prefix).renew({0})) == {0}
-
-
-def test_the_sql_file_makes_the_same_table(database: Database) -> None:
-    name = "pool_schema_mysql.sql" if database.engine.dialect.name in ("mysql", "mariadb") else "pool_schema.sql"
-    text = (importlib.resources.files("dualwrite.recipes.sql") / name).read_text()
-    with database.engine.begin() as connection:
-        connection.exec_driver_sql(text.rstrip().rstrip(";"))
-    by_hand = _columns(database.engine)
-    kafka_transaction_lease.drop(database.engine)
-    create_lease_table(database.engine)
-    assert _columns(database.engine) == by_hand
-
-
-def _columns(engine: sa.Engine) -> dict[str, tuple[str, bool]]:
-    columns = sa.inspect(engine).get_columns(kafka_transaction_lease.name)
-    return {column["name"]: (repr(column["type"]), column["nullable"]) for column in columns}

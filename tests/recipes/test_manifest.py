@@ -123,36 +123,10 @@ def row(place: Database) -> tuple[PreparedTxnState, str]:
 # ---- on each --------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_row_has_no_manifest(place: Database) -> None:
-    assert row(place) == (EMPTY, "")
-
-
 @pytest.mark.parametrize("manifest", ["m", ODD, LONG], ids=["short", "odd", "long"])
 def test_the_manifest_is_committed_with_the_state(place: Database, manifest: str) -> None:
     put(place, EMPTY, FIRST, manifest)
     assert row(place) == (FIRST, manifest)
-
-
-def test_the_manifest_is_rolled_back_with_the_state(place: Database) -> None:
-    put(place, EMPTY, FIRST, "first")
-    with transaction(place) as begun:
-        blocking.run(begun.lock(ID, timeout_ms=10_000))
-        blocking.run(begun.write(ID, previous=FIRST, new=SECOND, manifest="second"))
-    assert row(place) == (FIRST, "first")
-
-
-def test_the_manifest_is_replaced_and_cleared(place: Database) -> None:
-    put(place, EMPTY, FIRST, "first")
-    put(place, FIRST, SECOND, "second")
-    assert row(place) == (SECOND, "second")
-    put(place, SECOND, FIRST, "")
-    assert row(place) == (FIRST, "")
-
-
-def test_creating_the_row_again_keeps_the_manifest(place: Database) -> None:
-    put(place, EMPTY, FIRST, "first")
-    blocking.run(place.ensure_row(ID))
-    assert row(place) == (FIRST, "first")
 
 
 # ---- where there are rows -------------------------------------------------------------------------------------------

@@ -384,20 +384,6 @@ def test_blocks_while_kafka_is_away(scenario: PsycopgScenario) -> None:
         assert_published(scenario, *range(50))
 
 
-def test_blocks_after_a_refusal(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as pool:
-        write(pool, scenario, 1)
-        assert_published(scenario, 1)
-        with fault(scenario.emulator, REFUSAL):
-            write(pool, scenario, 2)
-            until(lambda: bool(pool.status.refused))
-            with few_queries(pool):
-                for number in range(3, 50):
-                    write(pool, scenario, number)
-        pool.recover()  # which tries it although it was refused
-        assert_published(scenario, *range(1, 50))
-
-
 def test_a_refused_publisher_leaves_the_outbox_to_another(scenario: PsycopgScenario) -> None:
     refusal = replace(REFUSAL, client_id="refused")
     with outbox_pool(scenario, client_id="refused") as refused, fault(scenario.emulator, refusal):

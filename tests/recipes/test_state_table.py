@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
+from dualwrite.errors import RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sqlalchemy import mysql_row_lock
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
@@ -57,15 +57,6 @@ def test_a_write_over_something_else_is_refused(database: Database, store: RowSt
             store.write(connection, "t", previous=FIRST, new=PreparedTxnState("42:8"), manifest="")
 
 
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("timeout_ms", [30, 0])  # to Postgres a lock_timeout of 0 means to wait for ever
-def test_a_locked_row_times_out_with_a_sentence(database: Database, store: RowStore, timeout_ms: int) -> None:
-    with database.engine.connect() as holder, database.engine.connect() as waiter:
-        store.lock(holder, "t", timeout_ms=None)
-        with pytest.raises(RowLockTimeoutError, match=f"'t' stayed locked for {timeout_ms} ms"):
-            store.lock(waiter, "t", timeout_ms=timeout_ms)
-
-
 def test_both_readings_see_the_current_row(database: Database, store: RowStore) -> None:
     """A plain SELECT may be of a snapshot from before the lock (MySQL), and a take-over would decide by that."""
     if database.engine.dialect.name == "sqlite":
@@ -93,22 +84,6 @@ def test_an_unknown_database_locks_by_an_update(tmp_path: Path) -> None:
     assert [statement.split()[0] for statement in statements] == ["UPDATE", "SELECT", "UPDATE"]
 
 
-def test_the_waiting_transaction_sees_the_write_of_the_holder(database: Database, store: RowStore) -> None:
-    seen: list[PreparedTxnState] = []
-
-    def wait_for_the_lock() -> None:
-        with database.engine.begin() as connection:
-            seen.append(store.lock(connection, "t", timeout_ms=20_000))
-
-    with database.engine.begin() as holder:
-        store.lock(holder, "t", timeout_ms=None)
-        waiter = threading.Thread(target=wait_for_the_lock)
-        waiter.start()
-        store.write(holder, "t", previous=EMPTY, new=FIRST, manifest="")
-    waiter.join(30)
-    assert seen == [FIRST]
-
-
 def test_a_missing_row_is_reported(database: Database, store: RowStore) -> None:
     with database.engine.begin() as connection, pytest.raises(StateRowError, match="no row for transactional id 'u'"):
         store.lock(connection, "u", timeout_ms=10)
@@ -126,14 +101,6 @@ def test_a_missing_row_is_not_confused_with_one_hidden_by_the_snapshot(database:
 def test_a_missing_table_is_reported(database: Database) -> None:
     with pytest.raises(StateRowError, match="create_state_table"):
         RowStore(database.engine).ensure_row("t")
-
-
-def test_autocommit_cannot_hold_a_lock(database: Database, store: RowStore) -> None:
-    with (
-        database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
-        pytest.raises(IllegalStateError, match="autocommit"),
-    ):
-        store.lock(connection, "t", timeout_ms=None)
 
 
 def test_the_database_keeps_its_own_lock_timeout(database: Database, store: RowStore) -> None:
@@ -184,15 +151,6 @@ def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
     assert list(made) == list(kafka_transaction_state.columns.keys())
     assert [name for name, column in made.items() if column["nullable"]] == ["manifest"]
     RowStore(database.engine).ensure_row("t")
-
-
-def test_ids_that_differ_only_in_case_have_rows_of_their_own(database: Database, store: RowStore) -> None:
-    store.ensure_row("T")
-    with database.engine.begin() as connection:
-        store.lock(connection, "t", timeout_ms=None)
-        store.write(connection, "t", previous=EMPTY, new=FIRST, manifest="")
-    with database.engine.begin() as connection:
-        assert store.lock(connection, "T", timeout_ms=None) == EMPTY
 
 
 def test_a_table_that_confuses_two_ids_is_refused(database: Database) -> None:

@@ -124,20 +124,6 @@ def test_statistics_that_are_wrong(connection: psycopg.Connection, rows: int, co
     assert connection.execute("SHOW enable_seqscan").fetchone() == ("on",)
 
 
-@pytest.mark.usefixtures("forgetful")
-def test_half_a_million_blocks_and_an_old_snapshot(connection: psycopg.Connection) -> None:
-    """VACUUM between the batches notes its estimate of a table whose deleted rows it may not remove."""
-    connection.execute(f"VACUUM (ANALYZE, TRUNCATE OFF) {OUTBOX_TABLE}".encode())
-    fill(connection, 500_000)
-    with psycopg.connect(connection.info.dsn) as snapshot:
-        snapshot.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        snapshot.execute("SELECT 1")
-        for _ in range(20):
-            for _ in range(5):
-                assert not publish(connection) & OTHER_THAN_BY_INDEX
-            connection.execute(f"VACUUM (TRUNCATE OFF) {OUTBOX_TABLE}".encode())
-
-
 @pytest.mark.parametrize(("blocks", "believed"), [(500, None), (100, 0), (500, 0), (500, 100)])
 def test_innodb_waits_for_no_block_of_another_id(
     mariadb_server: MariaDbServer, blocks: int, believed: int | None

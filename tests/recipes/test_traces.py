@@ -155,15 +155,6 @@ def test_a_pool_traces_too_and_each_writer_can_turn_tracing_off(heard: Heard, sc
     assert headers_in(scenario.emulator, scenario.topic, 2) == [[("traceparent", parent_of(created).encode())], []]
 
 
-def test_a_refused_send_fails_its_span(heard: Heard, scenario: Scenario) -> None:
-    with scenario.writer() as writer:
-        scenario.emulator.faults.add(Fault(api="Produce", action=Error(87)))  # INVALID_RECORD
-        assert isinstance(scenario.write(writer, 1).error, DualWriteError)
-    (sent,) = heard.spans("send")
-    assert sent.status.status_code is StatusCode.ERROR
-    assert "error.type" in sent.attributes
-
-
 def test_a_block_stored_while_kafka_was_away_keeps_its_context(heard: Heard, scenario: Scenario) -> None:
     scenario.transactional_id = f"{unique('pool')}-0"
     with make_pool(scenario, **AWAY) as pool:

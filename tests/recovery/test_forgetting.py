@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import DropRequest, Emulator, Fault
-from dualwrite.cli.forgotten import sum_up
 from dualwrite.errors import AnotherClusterError, IllegalStateError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
@@ -233,18 +232,6 @@ def test_other_clusters_and_settled_rows_are_left(store: Database) -> None:
         assert site.text() == settled_text(site.row())
 
 
-def test_two_operators_at_once(store: Database) -> None:
-    """Both processes have read the rows before one of them changes them; the second changes nothing."""
-    with gone(Tier.STORED_PAIR, store) as (site, another, cluster_id):
-        text = site.text() or ""
-        (found,) = forget(store, another, cluster_id, apply=False)
-        seen, noted = StoredRow(str(site.row()), text), forgotten_text(site.row(), text)
-        database = SqlAlchemyDatabase(store.aside, create_table=False, schema=None, only_recovers=True)
-        for _ in range(2):
-            blocking.run(note(database, found.transactional_id, seen, noted, 100))
-            assert site.text() == forgotten_text(site.row(), text)
-
-
 @pytest.mark.parametrize("meanwhile", ["completed", "written on"])
 def test_a_row_that_has_changed_since_it_was_shown_is_left(store: Database, meanwhile: str) -> None:
     """An hour may pass between the look and the lock."""
@@ -332,19 +319,3 @@ def test_a_move_ends_although_one_writer_started_too_early(call: Call, store: Sq
         write(early, "later")
         early.close()
         assert published(another) == ["early", "later"]
-
-
-@pytest.mark.parametrize(
-    ("failed", "apply", "told"),
-    [
-        ([None], True, "1 dual write was given up\n"),
-        ([None, "in use", None], True, "2 dual writes were given up\n"),
-        (["in use"], True, ""),
-        ([], False, ""),
-    ],
-)
-def test_the_last_line_counts_what_was_given_up(
-    capsys: pytest.CaptureFixture[str], failed: list[str | None], apply: bool, told: str
-) -> None:
-    sum_up([Forgotten("tid", "7:1", 1, ("orders-0",), each is None, each) for each in failed], apply=apply)
-    assert capsys.readouterr().out == told

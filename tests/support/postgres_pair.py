@@ -107,26 +107,6 @@ class PostgresNode:
             self._process.wait(60)
             self._process = None
 
-    def back_up(self) -> None:
-        """Keep its files as they are after a crash, for `restore`; it goes on."""
-        self.crash()
-        shutil.copytree(self.data, self._backup, symlinks=True)
-        self.start()
-
-    def restore(self) -> None:
-        """Go back to the files of the backup; later commits are gone."""
-        self.crash()
-        shutil.rmtree(self.data)
-        self._backup.rename(self.data)
-        if self._user is not None:
-            for path in (self.data, *self.data.rglob("*")):
-                shutil.chown(path, self._user)
-        self.start()
-
-    @property
-    def _backup(self) -> Path:
-        return self.directory / "backup"
-
     def promote(self) -> None:
         """Let a standby take its primary's place. It then waits for no standby."""
         self.ask("SELECT pg_promote()")
