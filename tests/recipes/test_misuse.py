@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 from dualwrite import AsyncDualWriter, DualWriter
-from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
@@ -69,34 +68,6 @@ def test_a_record_that_only_the_producer_can_refuse_changes_neither_side(
     with writer.transaction() as tx:
         put(tx, scenario, 2)
     scenario.assert_both_sides_agree("2")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"bootstrap_server": "127.0.0.1:9092"}, "bootstrap_server"),
-        ({"delivry": Direct()}, "unknown setting 'delivry'; did you mean delivery"),
-        ({}, "bootstrap"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "linger_ms": "soon"}, "linger"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "transaction_two_phase_commit_enable": True}, "cannot be set here"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "accept_bounded_guarantee": True}, "cannot be set here"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "delivery": "outbox"}, r"delivery takes Direct\(\.\.\.\) or Outbox"),
-        ({"bootstrap_servers": "127.0.0.1:9092", "delivery": Outbox()}, r"Outbox\(\) needs a pool"),
-        (
-            {"bootstrap_servers": "127.0.0.1:9092", "delivery": Direct(when_kafka_is_away="store")},
-            'when_kafka_is_away="store".* needs a pool',
-        ),
-    ],
-)
-def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        DualWriter(sa.create_engine("sqlite://"), transactional_id="t", **settings)
-
-
-@pytest.mark.parametrize("transactional_id", ["", None, 5, "x" * 256])
-def test_a_transactional_id_that_no_row_can_have(transactional_id: Any) -> None:
-    with pytest.raises(ConfigError, match="1 to 255 characters"):
-        DualWriter(sa.create_engine("sqlite://"), transactional_id=transactional_id, bootstrap_servers="127.0.0.1:1")
 
 
 @pytest.mark.parametrize(

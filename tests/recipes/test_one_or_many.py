@@ -1,4 +1,4 @@
-"""`prefix=` makes a writer a pool, `transactional_id=` gives it one id: it takes exactly one of the two."""
+"""`prefix=` makes a writer a pool, `transactional_id=` gives it one id; and the settings that every writer refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dualwrite import (
     DualWriter,
     PsycopgDualWriter,
 )
-from dualwrite.delivery import Outbox
+from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.scenario import Scenario
@@ -31,6 +31,7 @@ MAKERS: Final[dict[str, Callable[..., Any]]] = {
 }
 OF_ONE_ID: Final = ("transactional_id", "kafka_transactional_id", "state", "in_doubt")
 OF_POOLS: Final = ("prefix", "status")
+OF_POOLS_ALONE: Final = ("max_writers", "acquire_timeout_ms", "lease_ms")
 
 
 @pytest.fixture(params=MAKERS)
@@ -39,23 +40,44 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return lambda **settings: maker(bootstrap_servers="127.0.0.1:1", **settings)
 
 
-@pytest.mark.parametrize(
-    ("given", "which"), [({}, "neither"), ({"transactional_id": "orders-1", "prefix": "orders"}, "both")]
-)
-def test_exactly_one_of_id_and_prefix(make: Callable[..., Any], given: dict[str, Any], which: str) -> None:
-    with pytest.raises(ConfigError, match=f"exactly one of transactional_id=.* and prefix=.* given {which}"):
-        make(**given)
+ONE_ID: Final = {"transactional_id": "orders-1"}
+POOL: Final = {"prefix": "orders"}
+REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
+    ({}, "exactly one of transactional_id=.* and prefix=.* given neither"),
+    (ONE_ID | POOL, "exactly one of transactional_id=.* and prefix=.* given both"),
+    *((ONE_ID | {name: 500}, f"{name} is a setting of a pool: make one with prefix=") for name in OF_POOLS_ALONE),
+    *(({"transactional_id": wrong}, "1 to 255 characters") for wrong in ("", 5, "x" * 256)),
+    ({"transactional_id": "orders-outbox-0"}, "must not end with '-outbox-0'"),
+    (ONE_ID | {"bootstrap_server": "127.0.0.1:9092"}, "bootstrap_server"),
+    (ONE_ID | {"delivry": Direct()}, "unknown setting 'delivry'; did you mean delivery"),
+    (ONE_ID | {"linger_ms": "soon"}, "linger"),
+    (ONE_ID | {"transaction_two_phase_commit_enable": True}, "cannot be set here"),
+    (ONE_ID | {"accept_bounded_guarantee": True}, "cannot be set here"),
+    (ONE_ID | {"delivery": "outbox"}, r"delivery takes Direct\(\.\.\.\) or Outbox"),
+    (ONE_ID | {"delivery": Outbox()}, r"Outbox\(\) needs a pool"),
+    (ONE_ID | {"delivery": Direct(when_kafka_is_away="store")}, 'when_kafka_is_away="store".* needs a pool'),
+    ({"prefix": ""}, "prefix must be the beginning"),
+    ({"prefix": "orders "}, "without surrounding blanks"),
+    ({"prefix": "x" * 255}, "of 1 to 255 characters"),
+    ({"prefix": "p" * 247, "delivery": Outbox()}, "255"),
+    *(({"prefix": "a-outbox", "delivery": each}, "must not end with '-outbox'") for each in (Direct(), Outbox())),
+    (POOL | {"max_writers": 0}, "max_writers takes a whole number of at least 1, not 0"),
+    (POOL | {"lease_ms": 5}, "lease_ms takes a whole number of at least 100, not 5"),
+    (POOL | {"acquire_timeout_ms": -1}, "acquire_timeout_ms takes"),
+    (POOL | {"delivery": True}, "delivery takes"),
+    (POOL | {"delivery": {"poll_ms": 20}}, "delivery takes"),
+]
 
 
-@pytest.mark.parametrize("setting", [{"max_writers": 2}, {"acquire_timeout_ms": 5}, {"lease_ms": 500}])
-def test_a_writer_with_one_id_has_no_settings_of_a_pool(make: Callable[..., Any], setting: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(setting))} is a setting of a pool: make one with prefix="):
-        make(transactional_id="orders-1", **setting)
+@pytest.mark.parametrize(("settings", "said"), REFUSED)
+def test_settings_that_no_writer_takes(make: Callable[..., Any], settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make(**settings)
 
 
-def test_a_writer_with_one_id_has_no_outbox(make: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match="needs a pool"):
-        make(transactional_id="orders-1", delivery=Outbox())
+def test_a_writer_needs_a_broker() -> None:
+    with pytest.raises(ConfigError, match="bootstrap"):
+        DualWriter(sa.create_engine("sqlite://"), transactional_id="t")
 
 
 def test_the_attributes_of_a_writer_with_one_id(make: Callable[..., Any]) -> None:

@@ -38,7 +38,7 @@ from dualwrite.recipes.sqlalchemy import sessions_async
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AnyScenario, OrdinaryError
 from tests.crash.styles import INSERT
 from tests.recipes.outboxes import (
@@ -442,21 +442,6 @@ def test_a_fork_inside_a_block(scenario: PsycopgScenario) -> None:
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"delivery": True}, "delivery takes"),
-        ({"delivery": {"poll_ms": 20}}, "delivery takes"),
-        ({"prefix": "p" * 247}, "255"),
-    ],
-)
-def test_settings_that_do_not_fit(scenario: PsycopgScenario, settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        PsycopgDualWriter(conninfo_of(scenario.database.url), **{**settings_for(scenario), **settings})
-    with pytest.raises(ConfigError, match=says):
-        DualWriter(scenario.database.engine, **{**settings_for(scenario), **settings})
 
 
 @pytest.mark.parametrize(

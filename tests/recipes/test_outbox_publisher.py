@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator import CloseBefore, Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.delivery import Delivery, Direct, Outbox
-from dualwrite.errors import ConfigError, DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
+from dualwrite.delivery import Outbox
+from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver as asyncpg_driver
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -301,26 +301,6 @@ def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Op
         grown
     )  # a rare statement may have come for the first time, none comes for each block
     assert all(cache.cache_info().maxsize for cache in CACHES.values())
-
-
-# ---- names ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("delivery", [Direct(), Outbox()], ids=["without", "with"])
-def test_prefixes_that_the_outbox_of_another_pool_has(scenario: PsycopgScenario, delivery: Delivery) -> None:
-    settings = {**settings_for(scenario), "prefix": "orders-outbox", "delivery": delivery}
-    with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):
-        PsycopgDualWriter(conninfo_of(scenario.database.url), **settings)
-    with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):
-        DualWriter(scenario.database.engine, **settings)
-
-
-def test_ids_that_the_outbox_of_a_pool_has(scenario: PsycopgScenario) -> None:
-    settings: dict[str, Any] = {"transactional_id": "orders-outbox-0", "bootstrap_servers": NOWHERE}
-    with pytest.raises(ConfigError, match="must not end with '-outbox-0'"):
-        PsycopgDualWriter(conninfo_of(scenario.database.url), **settings)
-    with pytest.raises(ConfigError, match="must not end with '-outbox-0'"):
-        DualWriter(scenario.database.engine, **settings)
 
 
 # ---- tables that are missing ----------------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, Poo
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
@@ -425,28 +423,6 @@ def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> No
 
 
 # ---- misuse -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"prefix": ""}, "prefix must be the beginning"),
-        ({"prefix": "orders "}, "without surrounding blanks"),
-        ({"prefix": "x" * 255}, "of 1 to 255 characters"),
-        ({"max_writers": 0}, "max_writers takes a whole number of at least 1, not 0"),
-        ({"lease_ms": 5}, "lease_ms takes a whole number of at least 100, not 5"),
-        ({"acquire_timeout_ms": -1}, "acquire_timeout_ms takes"),
-        ({"transactional_id": "t"}, "exactly one of transactional_id=.* given both"),
-        ({"no_such_setting": 1}, "no_such_setting"),
-    ],
-)
-def test_an_unknown_setting_is_refused(settings: dict[str, Any], sentence: str) -> None:
-    complete = {"prefix": "p", "bootstrap_servers": "127.0.0.1:1", **settings}
-    with pytest.raises(ConfigError, match=sentence):
-        DualWriter(sa.create_engine("sqlite://"), **complete)
-    for made in (PsycopgDualWriter, AsyncPsycopgDualWriter):
-        with pytest.raises(ConfigError, match=sentence):
-            made("dbname=shop", **complete)
 
 
 def test_a_block_whose_id_hangs_goes_on_under_one_that_does_not(
