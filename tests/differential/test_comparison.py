@@ -15,7 +15,7 @@ from tests.differential.comparison import Comparison
 from tests.differential.decoding import decode_response
 from tests.differential.logs import INTERNAL_PARTITIONS, ends_of, logs_of
 from tests.differential.side import Side
-from tests.differential.steps import Step, make_sequence
+from tests.differential.steps import Step
 from tests.emulator.api.raw_client import RawClient, decode, encode
 
 SEED = "7"
@@ -63,16 +63,6 @@ def test_logs_are_compared_without_values_chosen_by_the_broker() -> None:
     found = [(state, partitions) for _, _, _, state, partitions, _ in logs["transactions of A"]]
     assert found == states
     assert logs["t-0"] == logs["offsets of g"] == []
-
-
-def test_sequences_are_the_same_each_time() -> None:
-    with side() as one, side() as other:
-        versions = Comparison(one, other).versions
-    sequences = [make_sequence(f"{SEED}:{number}", versions) for number in range(200)]
-    assert sequences == [make_sequence(f"{SEED}:{number}", versions) for number in range(200)]
-    assert {step.api for steps in sequences for step in steps} >= {"produce", "fetch", "end_txn", "join_group"}
-    newest = {(step.api, step.version) for steps in sequences for step in steps}
-    assert {(api, version) for api, (_, version) in versions.items() if api in {"produce", "end_txn"}} <= newest
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,9 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from tests.differential.__main__ import play
-from tests.differential.explained import EXPLANATIONS, explanation_of
+from tests.differential.explained import EXPLANATIONS
 from tests.differential.logs import INTERNAL_PARTITIONS
-from tests.differential.report import Report
-from tests.differential.steps import Step
-from tests.differential.workers import Addresses, Result
+from tests.differential.workers import Addresses
 from tests.interop.differences import DIFFERENCES
 
 CONFIG = BrokerConfig(
@@ -37,12 +35,6 @@ def options(sequences: int, shrink: int = 1) -> argparse.Namespace:
     return argparse.Namespace(seed=7, first=0, sequences=sequences, seconds=0, workers=2, shrink=shrink)
 
 
-def test_a_run_without_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
-    with two() as addresses:
-        assert play(options(8), addresses, lambda: None) == 0
-    assert "seed 7: 8 sequences in" in capsys.readouterr().out
-
-
 def test_a_run_goes_on_after_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     with two(replace(CONFIG, transaction_max_timeout_ms=1_000)) as addresses:
         assert play(options(12), addresses, lambda: None) == 1
@@ -54,19 +46,3 @@ def test_a_run_goes_on_after_a_difference(capsys: pytest.CaptureFixture[str]) ->
 
 def test_every_explained_difference_is_on_its_page() -> None:
     assert {each.row for each in EXPLANATIONS} <= {row for rows in DIFFERENCES.values() for row in rows}
-
-
-def test_a_difference_is_explained_only_in_its_own_sequences() -> None:
-    about = "describe_groups.groups.error_code 0 / 69"
-    commit = Step("offset_commit", 9, {"group": "g", "metadata": "long"})
-    describe = Step("describe_groups", 6, {"group": "g"})
-    assert explanation_of(about, [commit, describe]) == "a group whose first commit has no valid offset"
-    assert explanation_of(about, [describe]) is None
-    assert explanation_of("describe_groups.groups.error_code 69 / 0", [commit, describe]) is None
-
-
-def test_explained_differences_do_not_fail_a_run() -> None:
-    report = Report(seed=7, wanted=1, most_shrunk=1)
-    report.add(Result("7:0", explained={"a row": 1}))
-    assert report.status == 0
-    assert "     1 a row (on the page of differences)" in report.summary()

@@ -49,17 +49,6 @@ def assert_goes_on(client: RawClient, producer_id: int) -> None:
     assert epoch == 0
 
 
-def test_a_transaction_at_the_last_epoch_continues_with_another_producer_id(
-    emulator: Emulator, client: RawClient
-) -> None:
-    emulator.set_next_producer_epoch(LAST, transactional_id="x")
-    producer = client.init_producer_id("x")
-    assert client.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
-    ended = client.end_txn("x", producer, commit=True)
-    assert (ended.error_code, ended.producer_epoch) == (0, 0)
-    assert ended.producer_id != producer.producer_id
-
-
 def test_the_epoch_survives_a_restart(tmp_path: Path) -> None:
     with Emulator(data_dir=tmp_path / "data") as emulator:
         emulator.set_next_producer_epoch(500, transactional_id="x")

@@ -11,7 +11,6 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, VirtualClock
-from dualwrite.broker_emulator.cluster.counters import BOUNDS_MS, Histogram
 from dualwrite.broker_emulator.messages.codec import NO_THROTTLE
 from dualwrite.broker_emulator.messages.schema import errors_of, schema
 from dualwrite.broker_emulator.metrics.prometheus import render_prometheus
@@ -99,14 +98,6 @@ def test_metrics_of_an_unknown_partition_raise_key_error(emulator: Emulator) -> 
         emulator.metrics().partition("t", 9)
 
 
-def test_histograms() -> None:
-    histogram = Histogram()
-    for duration_ms in (0.1, 0.11, 3, 99_999):
-        histogram.add(round(duration_ms * 1_000_000))
-    assert [bound for bound, count in zip(BOUNDS_MS, histogram.buckets, strict=False) if count] == [0.1, 0.25, 5.0]
-    assert histogram.buckets[-1] == 1
-
-
 def test_error_codes_are_found_wherever_an_answer_has_them() -> None:
     new = schema(3, 12).new
     partition = new.MetadataResponsePartition(
@@ -165,11 +156,6 @@ def test_prometheus_parses_all_metrics(snapshot: MetricsSnapshot) -> None:
     assert value("kafka_partitions_with_late_transactions", node="0") == 0
 
 
-def test_no_sample_stands_twice(snapshot: MetricsSnapshot) -> None:
-    lines = [line.rpartition(" ")[0] for line in render_prometheus(snapshot).splitlines() if not line.startswith("#")]
-    assert len(set(lines)) == len(lines)
-
-
 @pytest.mark.parametrize("name", ['with "quotes"', "back\\slash", "two\nlines"])
 def test_names_are_escaped(snapshot: MetricsSnapshot, name: str) -> None:
     odd = snapshot.partition("t")._replace(topic=name)
@@ -181,9 +167,3 @@ def test_names_are_escaped(snapshot: MetricsSnapshot, name: str) -> None:
         if "topic" in sample.labels
     }
     assert names == {name}
-
-
-def test_an_emulator_without_requests() -> None:
-    with Emulator(config=CONFIG) as quiet:
-        families = list(prometheus_parser.text_string_to_metric_families(render_prometheus(quiet.metrics())))
-    assert families

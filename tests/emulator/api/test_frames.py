@@ -70,14 +70,6 @@ def test_a_malformed_frame_closes_that_connection_and_says_why(
     assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
 
 
-def test_tagged_fields_in_the_header_are_skipped(client: RawClient) -> None:
-    frame = encode("api_versions", 3, 9, None, **SOFTWARE)
-    header, body = frame[4:14], frame[15:]
-    tagged = header + bytes((2, 0, 1, 7, 200, 1, 2, 7, 7)) + body
-    client.send_bytes(struct.pack(">i", len(tagged)) + tagged)
-    assert decode("api_versions", 3, client.receive_frame())[0] == 9
-
-
 def test_an_exception_in_a_handler_is_unknown_server_error_and_logged(
     client: RawClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

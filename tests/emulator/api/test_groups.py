@@ -14,7 +14,6 @@ from dualwrite.broker_emulator.groups.group import GroupState
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.group_requests import (
     SESSION_MS,
-    SUBSCRIPTION,
     delete,
     delete_offset,
     describe,
@@ -53,34 +52,6 @@ def group_of(emulator: Emulator) -> Any:
 # membership
 
 
-@pytest.mark.parametrize("version", range(10))
-def test_join_in_every_version(client: RawClient, version: int) -> None:
-    first = client.call("join_group", version, **join_fields(version))
-    assert first.error_code == (79 if version >= 4 else 0)
-    assert first.member_id.startswith("raw-")
-    joined = join(client, member_id=first.member_id, version=version)
-    assert (joined.error_code, joined.generation_id, joined.protocol_name) == (0, 1, "range")
-    assert [member.member_id for member in joined.members] == [joined.leader] == [first.member_id]
-    assert joined.members[0].metadata == SUBSCRIPTION
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_sync_heartbeat_and_leave_in_every_version(client: RawClient, version: int) -> None:
-    joined = join(client)
-    answer = sync(client, joined, version=version)
-    assert (answer.error_code, answer.assignment) == (0, joined.member_id.encode())
-    assert heartbeat(client, joined, version=min(version, 4)) == 0
-    assert heartbeat(client, joined, version=min(version, 4), generation_id=7) == 22
-    assert leave(client, (joined.member_id, None), version=version) == [0]
-    assert leave(client, (joined.member_id, None), version=version) == [25]
-
-
-def test_answers_without_a_protocol_have_an_empty_one_in_old_versions(client: RawClient) -> None:
-    for version, name in ((6, ""), (7, None)):
-        refused = client.call("join_group", version, **join_fields(version, member_id="nobody"))
-        assert (refused.error_code, refused.protocol_name) == (25, name)
-
-
 def test_a_rebalance_between_two_connections(emulator: Emulator, client: RawClient) -> None:
     first = stable_member(client)
     with RawClient(emulator.bootstrap_servers, "second") as other:
@@ -97,17 +68,6 @@ def test_a_rebalance_between_two_connections(emulator: Emulator, client: RawClie
         assert sync(client, leader).assignment == leader.member_id.encode()
         assert other.receive("sync_group", 5, waiting).assignment == follower.member_id.encode()
         assert (heartbeat(client, leader), heartbeat(other, follower)) == (0, 0)
-
-
-def test_further_refusals(client: RawClient) -> None:
-    joined = stable_member(client)
-    for group_id, error in (("", 24), ("unknown", 25)):
-        assert heartbeat(client, joined, group_id=group_id) == error
-        assert sync(client, joined, group_id=group_id).error_code == error
-    assert leave(client, ("nobody", None), ("", "i"), group_id="unknown") == [25, 25]
-    assert client.call("leave_group", 5, group_id="", members=()).error_code == 24
-    assert sync(client, joined, protocol_name=None).error_code == 23
-    assert sync(client, joined, protocol_name=None, version=4).error_code == 0
 
 
 def test_a_waiting_request_is_replaced_by_a_newer_one_of_its_member(emulator: Emulator, client: RawClient) -> None:
@@ -154,13 +114,6 @@ def test_the_initial_delay_on_the_brokers_clock() -> None:
         assert sorted(len(answer.members) for answer in answers) == [0, 2]
 
 
-def test_a_session_on_the_systems_clock() -> None:
-    config = BrokerConfig(group_min_session_timeout_ms=10)
-    with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:
-        stable_member(client, session_timeout=milliseconds(50))
-        until(lambda: group_of(emulator).state is GroupState.EMPTY)
-
-
 # offsets of members
 
 
@@ -184,18 +137,6 @@ def test_offsets_go_with_their_topic(emulator: Emulator, client: RawClient) -> N
     client.delete_topic("other")
     emulator.create_topic("other")
     assert client.offset_fetch("g", "other").committed_offset == -1
-
-
-# administration
-
-
-def test_deleting_a_group_drops_its_pending_offsets(emulator: Emulator, client: RawClient) -> None:
-    producer = client.init_producer_id("x")
-    assert client.txn_offset_commit("x", producer, "g", "t", 5) == 0
-    assert delete(client, "g") == [0]
-    settle(emulator, client, producer, commit=True)
-    assert client.offset_fetch("g", "t").committed_offset == -1
-    assert emulator.groups() == []
 
 
 # expiry

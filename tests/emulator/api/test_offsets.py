@@ -47,15 +47,6 @@ def test_a_later_plain_commit_replaces_the_pending_offset(emulator: Emulator, cl
     assert offset_of(client, "g") == (0, 9)
 
 
-def test_groups_of_another_node() -> None:
-    with Emulator(nodes=2, topics={"t": 1}) as emulator:
-        clients = [RawClient(address) for address in emulator.bootstrap_servers.split(",")]
-        errors = [commit(client, "g", 1) for client in clients]
-        coordinator = clients[0].call("find_coordinator", 3, key="g", key_type=0)
-        assert sorted(errors) == [0, 16]
-        assert errors[coordinator.node_id] == 0
-
-
 def test_null_instead_of_records(client: RawClient) -> None:
     assert client.produce("t", None).error_code == 87
 

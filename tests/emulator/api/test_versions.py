@@ -295,12 +295,6 @@ def advertised(client: RawClient) -> dict[str, tuple[int, int]]:
     return {api_key_map[row.api_key]: (row.min_version, row.max_version) for row in response.api_keys}
 
 
-def test_api_versions_lists_the_registered_apis(client: RawClient) -> None:
-    expected = {api: (min(versions_of(api)), max(versions_of(api))) for api in KEYS}
-    expected["produce"] = (0, 13)  # KAFKA-18659: librdkafka looks for the old ones
-    assert advertised(client) == expected
-
-
 FEATURES = [("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2)]
 FINALIZED = [("group.version", 1), ("share.version", 1), ("transaction.version", 2)]
 
@@ -320,7 +314,3 @@ def test_features(config: BrokerConfig, version: int, supported: list[Any], fina
         response = client.call("api_versions", version, **sample("api_versions", version, None))
     assert [(row.name, row.min_version, row.max_version) for row in response.supported_features] == supported
     assert [(row.name, row.max_version_level) for row in response.finalized_features] == finalized
-
-
-def test_invalid_client_software_names_are_refused(client: RawClient) -> None:
-    assert client.call("api_versions", 4, client_software_name="-x", client_software_version="1").error_code == 42

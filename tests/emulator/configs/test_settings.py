@@ -16,17 +16,15 @@ from dualwrite.broker_emulator.configs.differences import (
     OWN_SETTINGS,
     TOPIC_SETTINGS_HERE,
 )
-from dualwrite.broker_emulator.configs.effective import broker_log_config, broker_settings, topic_settings
+from dualwrite.broker_emulator.configs.effective import broker_log_config
 from dualwrite.broker_emulator.configs.reading import given_text
 from dualwrite.broker_emulator.configs.resource_settings import (
     BROKER_SETTING_OF_TOPIC,
     CLIENT_METRICS_SETTINGS,
     GROUP_SETTINGS,
-    TOPIC_SETTINGS,
 )
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting
 from dualwrite.broker_emulator.log.log_config import LogConfig
-from dualwrite.broker_emulator.profiles import Settings
 
 EVERY = [
     *BROKER_SETTINGS_HERE.values(),
@@ -60,12 +58,6 @@ def test_every_field_is_a_setting() -> None:
     assert unknown == {"super.users", "allow.everyone.if.no.acl.found"}, "of the authorizer; others belong into a table"
 
 
-def test_every_listed_difference_from_kafka_is_real() -> None:
-    kafkas = {**TOPIC_SETTINGS, **BROKER_SETTINGS}
-    for name, difference in DIFFERENCES.items():
-        assert difference.applied_to(kafkas[name]) != kafkas[name], name
-
-
 def test_exactly_the_settings_with_an_effect_are_documented() -> None:
     fields = {field.replace("_", ".") for field in BrokerConfig.names()} - OWN_SETTINGS.keys()
     assert fields <= DOCUMENTATION.keys()
@@ -86,15 +78,6 @@ def test_a_topic_without_settings_goes_by_the_brokers() -> None:
             or theirs.name in BROKER_SYNONYMS
             or (name in ("retention.bytes", "retention.ms", "segment.ms", "flush.ms"))
         ), name
-
-
-def test_kafka_3_9_has_its_own_settings() -> None:
-    brokers, topics = broker_settings(Settings.KAFKA_3_9), topic_settings(Settings.KAFKA_3_9)
-    assert "zookeeper.connect" in brokers
-    assert "group.streams.session.timeout.ms" not in brokers
-    assert "message.format.version" in topics
-    assert brokers["listeners"].type is ConfigType.STRING
-    assert "zookeeper.connect" not in broker_settings(Settings.KAFKA_4_4)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 import pytest
@@ -333,14 +332,3 @@ def test_metrics_are_prometheus_text(client: Client, transaction: Transaction) -
     answer = client.ask("GET", "/metrics")
     assert answer.headers["Content-Type"].startswith("text/plain")
     assert b"# TYPE " in answer.body
-
-
-def test_requests_that_wait_in_the_broker_do_not_delay_control(client: Client, transaction: Transaction) -> None:
-    held = client.post("/v1/holds", {"point": "after-prepare-append"}, 201)
-    with ThreadPoolExecutor(1) as threads:
-        commit = threads.submit(transaction.commit)
-        client.get(f"/v1/holds/{held['hold_id']}/wait")
-        (shown,) = client.get(f"/v1/transactions?transactional_id={transaction.transactional_id}")["transactions"]
-        assert shown["state"] == "PrepareCommit"
-        client.post(f"/v1/holds/{held['hold_id']}/release")
-        commit.result(60)

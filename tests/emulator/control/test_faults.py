@@ -75,17 +75,6 @@ def test_a_commit_is_held_seen_and_released(client: Client, transaction: Transac
         commit.result(60)
 
 
-def test_removing_lets_go_too(client: Client, transaction: Transaction) -> None:
-    held = client.post("/v1/faults", {"api": "EndTxn", "action": {"type": "HoldReply"}}, 201)
-    one = f"/v1/faults/{held['fault_id']}"
-    with ThreadPoolExecutor(1) as threads:
-        commit = threads.submit(transaction.commit)
-        client.get(f"{one}/wait?held=1")
-        client.delete(one)
-        commit.result(60)
-    client.refused(404, "GET", one)
-
-
 def test_fields_of_the_request_stand_in_for_a_predicate(client: Client, transaction: Transaction) -> None:
     aborts = client.post("/v1/faults", {"api": "EndTxn", "request": {"committed": False}}, 201)
     commits = client.post("/v1/faults", {"api": "EndTxn", "request": {"committed": True}}, 201)

@@ -8,13 +8,11 @@ import pytest
 
 from dualwrite.broker_emulator import (
     CloseAfter,
-    CrashBefore,
     Delay,
     Duplicate,
     Error,
     Fault,
     Faults,
-    Hold,
     PartitionError,
     PausePoint,
 )
@@ -68,16 +66,3 @@ def test_all_mistakes_are_reported_at_once() -> None:
 @pytest.mark.parametrize("api", ["EndTxn", "end_txn", "endtxn", 26, "26"])
 def test_an_api_has_several_names(api: str | int) -> None:
     assert Faults().add(Fault(api=api, action=Error("not_coordinator"))).hits == 0
-
-
-def test_the_flags_follow_the_faults_in_place() -> None:
-    faults = Faults()
-    request = faults.add(Fault(api="EndTxn", action=Hold()))
-    assert (faults.active, faults.meets_markers, faults.meets_points) == (True, False, False)
-    marker = faults.add(Fault(api="WriteTxnMarkers", action=Error(7)))
-    assert faults.meets_markers
-    point = faults.add(Fault(point=PausePoint.BEFORE_MARKER, action=CrashBefore()))
-    assert faults.meets_points
-    for handle in (request, marker, point):
-        handle.remove()
-    assert (faults.active, faults.meets_markers, faults.meets_points) == (False, False, False)

@@ -79,18 +79,6 @@ def test_a_fenced_coordinator_stops_until_the_next_load(emulator: Emulator, clie
     assert emulator.log("t", 1).last_stable_offset == 2
 
 
-def test_a_held_marker_keeps_the_transaction_in_prepare(emulator: Emulator, client: RawClient) -> None:
-    completed = completion(emulator)
-    held = emulator.faults.add(Fault(api="WriteTxnMarkers", partition=1, action=Hold()))
-    commit_on_three_partitions(client)
-    held.wait_held()
-    assert emulator.transactions()[0].state == "PrepareCommit"
-    assert emulator.log("t", 1).last_stable_offset == 0
-    held.release()
-    completed.wait()
-    assert emulator.log("t", 1).last_stable_offset == 2
-
-
 def test_a_marker_of_the_past_does_not_close_the_next_transaction(emulator: Emulator, client: RawClient) -> None:
     completed = completion(emulator)
     late = emulator.faults.add(Fault(api="WriteTxnMarkers", partition=0, action=Duplicate(on_release=True)))

@@ -67,19 +67,6 @@ def test_one_partition_of_a_request_fails(emulator: Emulator, client: RawClient,
     assert [emulator.log("u", index).log_end_offset for index in range(3)] == [1, 1, 1]
 
 
-def test_one_topic_of_a_request_fails(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(topic="t", action=PartitionError("NOT_LEADER_OR_FOLLOWER")))
-    rows = produce_two_topics(client)
-    assert {name for name, row in rows.items() if row.error_code} == {("t", 0), ("t", 1), ("t", 2)}
-    assert emulator.log("u", 2).log_end_offset == 1
-
-
-def test_a_request_of_nothing_else_is_not_applied(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(api="Produce", topic="t", action=PartitionError(NOT_LEADER)))
-    assert client.produce("t", plain_batch(b"1")).error_code == NOT_LEADER
-    assert emulator.log("t").log_end_offset == 0
-
-
 @pytest.mark.parametrize("version", [4, 7, 12, 13])
 def test_a_fetch_with_a_failed_partition_does_not_wait(emulator: Emulator, client: RawClient, version: int) -> None:
     emulator.faults.add(Fault(api="Fetch", topic="t", partition=1, action=PartitionError(NOT_LEADER)))
@@ -248,13 +235,6 @@ def test_two_connections_are_reordered(emulator: Emulator, client: RawClient, ot
     assert client.receive("produce", 12, correlation_id).responses[0].partition_responses[0].base_offset == 1
     assert client.produce("t", plain_batch(b"third")).base_offset == 2
     assert swapped.hits == 1
-
-
-def test_pipelined_requests_are_reordered_and_answered_in_order(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(api="Produce", action=Reorder()))
-    sent = [client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"%d" % index))) for index in range(3)]
-    answers = [client.receive("produce", 12, correlation_id) for correlation_id in sent]
-    assert [answer.responses[0].partition_responses[0].base_offset for answer in answers] == [1, 0, 2]
 
 
 def test_requests_outside_the_reordering_are_served_meanwhile_and_answered_behind(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.group import (
@@ -12,7 +11,7 @@ from dualwrite.broker_emulator.groups.group import (
 from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
-COMPLETING, STABLE, DEAD = GroupState.COMPLETING_REBALANCE, GroupState.STABLE, GroupState.DEAD
+COMPLETING, STABLE = GroupState.COMPLETING_REBALANCE, GroupState.STABLE
 ROUND_ROBIN_FIRST = (Protocol("roundrobin", b"r"), Protocol("range", b"m"))
 RANGE_FIRST = (Protocol("range", b"m"), Protocol("roundrobin", b"r"))
 
@@ -26,14 +25,6 @@ def test_a_pending_id_cannot_become_a_static_member() -> None:
     response = simulated.answered(sent_away.member_id, group_instance_id="i")
     assert (response.error, response.member_id) == (ErrorCode.unknown_server_error, "")
     assert simulated.group.members == {}
-
-
-def test_an_unused_member_id_expires() -> None:
-    simulated = SimulatedGroup()
-    sent_away = simulated.answered(requires_known_member_id=True)
-    simulated.advance(SESSION_MS)
-    late = simulated.answered(sent_away.member_id, requires_known_member_id=True)
-    assert late.error == ErrorCode.unknown_member_id
 
 
 def test_a_rebalance_waits_for_pending_ids() -> None:
@@ -59,23 +50,6 @@ def test_a_pending_member_may_join_after_all_members_were_removed() -> None:
     assert refused.error == ErrorCode.inconsistent_group_protocol
     response = simulated.answered(pending.member_id, protocols=(Protocol("sticky", b""),))
     assert (response.error, response.leader) == (0, pending.member_id)
-
-
-@pytest.mark.parametrize(
-    ("values", "error"),
-    [
-        ({"member_id": "nobody"}, ErrorCode.unknown_member_id),
-        ({"protocol_type": "connect"}, ErrorCode.inconsistent_group_protocol),
-        ({"protocols": (Protocol("sticky", b""),)}, ErrorCode.inconsistent_group_protocol),
-        ({"group_instance_id": "i", "member_id": "nobody"}, ErrorCode.unknown_member_id),
-    ],
-)
-def test_refusals(values: dict[str, str], error: ErrorCode) -> None:
-    simulated = SimulatedGroup()
-    simulated.stable(1)
-    before = simulated.group
-    response = simulated.answered(**values)
-    assert (response.error, response.generation, simulated.group) == (error, -1, before)
 
 
 def test_most_votes_among_the_common_protocols() -> None:
@@ -124,23 +98,6 @@ def test_a_member_that_does_not_join_again_in_time_is_removed() -> None:
     assert set(simulated.group.members) == {second, third}
     assert simulated.group.leader == second
     assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
-
-
-def test_only_the_leader_can_start_a_new_assignment() -> None:
-    simulated = SimulatedGroup()
-    leader, follower = simulated.stable(2)
-    generation = simulated.group.generation
-    again = simulated.answered(follower)
-    assert (again.generation, simulated.group.state) == (generation, STABLE)
-    assert simulated.join(leader) is None
-    assert simulated.group.state is PREPARING
-
-
-def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:
-    simulated = SimulatedGroup()
-    _, follower = simulated.stable(2)
-    assert simulated.join(follower, protocols=(Protocol("range", b"other"),)) is None
-    assert simulated.group.state is PREPARING
 
 
 def test_members_that_wait_for_an_assignment_learn_of_the_next_rebalance() -> None:
@@ -209,17 +166,6 @@ def test_the_initial_delay_grows_while_members_join_up_to_their_rebalance_timeou
 
 
 # sessions
-
-
-def test_a_member_that_waits_for_the_others_stays() -> None:
-    simulated = SimulatedGroup()
-    first, second = simulated.stable(2)
-    simulated.add()
-    simulated.join(first)
-    for _ in range(5):
-        simulated.advance(SESSION_MS - 1)
-        simulated.heartbeat(second)
-    assert first in simulated.group.members
 
 
 def test_a_new_member_whose_client_is_gone_is_removed() -> None:

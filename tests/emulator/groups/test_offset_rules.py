@@ -1,15 +1,14 @@
-"""When offsets expire, and whether they can be deleted."""
+"""When offsets expire."""
 
 from __future__ import annotations
 
 import struct
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.groups.consumer_protocol import read_subscribed_topics
 from dualwrite.broker_emulator.groups.group import Group, GroupState
-from dualwrite.broker_emulator.groups.offsets import delete_group_error, delete_offsets_error, is_expired
+from dualwrite.broker_emulator.groups.offsets import is_expired
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 
 RETENTION_MS = 100
@@ -46,19 +45,6 @@ def test_expiry(what: Group, expires_ms: int | None) -> None:
     committed = CommittedOffset(1, -1, "", 10)
     expired = [at for at in range(300) if is_expired(what, "t", committed, at, RETENTION_MS)]
     assert expired == ([] if expires_ms is None else list(range(expires_ms, 300)))
-
-
-@pytest.mark.parametrize(
-    ("what", "group_error", "offsets_error"),
-    [
-        (None, ErrorCode.group_id_not_found, ErrorCode.group_id_not_found),
-        (group(EMPTY, "consumer", set()), ErrorCode.none, ErrorCode.none),
-        (group(STABLE, "consumer", {"t"}), ErrorCode.non_empty_group, ErrorCode.none),
-        (group(STABLE, "connect", None), ErrorCode.non_empty_group, ErrorCode.non_empty_group),
-    ],
-)
-def test_deletion(what: Group | None, group_error: ErrorCode, offsets_error: ErrorCode) -> None:
-    assert (delete_group_error(what), delete_offsets_error(what)) == (group_error, offsets_error)
 
 
 def test_subscribed_topics() -> None:

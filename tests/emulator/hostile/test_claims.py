@@ -132,15 +132,6 @@ def test_metadata_does_not_create_more_topics_than_a_request_may(victim: Victim)
     assert {topic.error_code for topic in created.topics} == {3}
 
 
-def test_a_pattern_that_backtracking_would_never_finish(victim: Victim) -> None:
-    with RawClient(victim.emulator.bootstrap_servers) as client:
-        client.init_producer_id("a" * 60)
-        filters = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
-        for pattern in ("(a+)+b", "(a|a)*b", "((a*)*)*b"):
-            answer = client.call("list_transactions", 2, **filters, transactional_id_pattern=pattern)
-            assert (answer.error_code, answer.transaction_states) == (0, ())
-
-
 @pytest.mark.parametrize("count", [2, 10, 1_000_000, 2**31 - 1])
 def test_a_batch_of_more_records_than_bytes(victim: Victim, count: int) -> None:
     """Each would otherwise move the log on by that many offsets."""

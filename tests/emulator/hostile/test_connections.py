@@ -11,7 +11,7 @@ import pytest
 from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
 from dualwrite.broker_emulator.net import server
 from dualwrite.broker_emulator.net.server import LINES_PER_INTERVAL, ClosingLog
-from tests.emulator.api.raw_client import RawClient, decode, encode, fetch_fields, plain_batch, produce_fields
+from tests.emulator.api.raw_client import RawClient, decode, encode, fetch_fields, plain_batch
 from tests.support.conditions import until
 
 SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
@@ -121,13 +121,6 @@ def test_a_waiting_fetch_is_given_up_with_its_connection() -> None:
             client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=2**31 - 1))
             until(lambda: len(waiters) == 1)
         until(lambda: not waiters)
-
-
-def test_a_request_is_finished_although_its_client_is_gone() -> None:
-    with Emulator(topics={"t": 1}) as emulator:
-        with RawClient(emulator.bootstrap_servers) as client:
-            client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1")))
-        until(lambda: emulator.log("t").log_end_offset == 1)
 
 
 def test_reasons_are_logged_with_peer_and_api(caplog: pytest.LogCaptureFixture) -> None:

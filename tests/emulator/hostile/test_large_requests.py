@@ -294,11 +294,6 @@ def test_an_answer_that_would_be_too_long_closes_the_connection(
             client.call("describe_configs", 4, resources=resources * 1000, **options)
 
 
-def test_an_unknown_operation_among_many_filters_closes_the_connection(emulator: Emulator) -> None:
-    with RawClient(emulator.bootstrap_servers) as client, pytest.raises(ConnectionError):
-        _delete_acls(client, operation=0)
-
-
 def test_many_acls() -> None:
     config = BrokerConfig(authorizer_class_name=STANDARD_AUTHORIZER, super_users=f"User:{ANONYMOUS.name}")
     with Emulator(config=config) as emulator, RawClient(emulator.bootstrap_servers) as client:

@@ -363,28 +363,6 @@ def put_packed(log: PartitionLog, *pairs: tuple[str, str], codec: int = GZIP) ->
     assert log.append(WRITERS["aiokafka"](packed, compression=codec), now_ms=NOW_MS).error is ErrorCode.none
 
 
-@pytest.mark.parametrize(("codec", "kept"), [(GZIP, [0, 1, 2, 3]), (0, [2, 3])])
-def test_a_record_that_is_larger_than_allowed_by_now_ends_compaction(
-    make_log: MakeLog, codec: int, kept: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
-    """As in 4.4.0: until the broker restarts, and of compressed batches only."""
-    log = make_log()
-    put_packed(log, ("a", LARGE), codec=codec)
-    for value in ("2", "3"):
-        put(log, ("a", value))
-    put(log, ("newest", "segment"))
-    before = log.config
-    log.configure(with_topic_configs(before, SMALLER))
-    compact(log)
-    assert [offset for offset, _, _ in data(log)] == kept
-    log.configure(before)
-    compact(log)
-    assert ([offset for offset, _, _ in data(log)], len(caplog.records)) == (kept, int(codec == GZIP))
-    log.restarted()
-    compact(log)
-    assert [offset for offset, _, _ in data(log)] == [2, 3]
-
-
 def test_a_larger_record_that_was_compacted_before(make_log: MakeLog) -> None:
     """The run finds it while rewriting, after it has replaced the segments before it."""
     log = make_log("compact,delete", segment_bytes=3000, retention_bytes=1)
@@ -402,21 +380,6 @@ def test_a_larger_record_that_was_compacted_before(make_log: MakeLog) -> None:
     log.configure(with_topic_configs(log.config, {"cleanup.policy": "delete"}))  # which the cleaner does not do
     at_once(log.delete_old_segments(NOW_MS))
     assert [key for _, key, _ in data(log)] == ["a"]
-
-
-def test_the_larger_record_of_an_aborted_transaction_is_not_looked_at(make_log: MakeLog) -> None:
-    log = make_log()
-    ids = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    guard = log.begin_verification(*ids.values(), supports_epoch_bump=True)
-    packed = WRITERS["aiokafka"]([(b"a", LARGE.encode())], compression=GZIP, transactional=True, **ids)
-    assert log.append(packed, now_ms=NOW_MS, guard=guard).error is ErrorCode.none
-    end_transaction(log, commit=False)
-    for value in ("2", "3"):
-        put(log, ("a", value))
-    put(log, ("newest", "segment"))
-    log.configure(with_topic_configs(log.config, SMALLER))
-    compact(log)
-    assert data(log) == [(3, "a", "3"), (4, "newest", "segment")]
 
 
 # retention

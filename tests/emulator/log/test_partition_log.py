@@ -6,8 +6,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.log_config import LogConfig
-from dualwrite.broker_emulator.log.partition_log import AppendOrigin, PartitionLog
-from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
+from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.results import AppendResult
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.slices import at_once
@@ -62,10 +62,6 @@ def values(log: PartitionLog, *, read_committed: bool = False, offset: int = 0) 
     return [record.value for record in read_records(result.records) if not record.is_control]
 
 
-def offsets(log: PartitionLog) -> tuple[int, int, int]:
-    return log.last_stable_offset, log.high_watermark, log.log_end_offset
-
-
 # --- plain appends ---
 
 
@@ -76,21 +72,6 @@ def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
     assert values(log) == [b"a"]
 
 
-def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
-    records = build_batch([(b"k", b"v")], timestamp_ms=NOW_MS, producer_id=PID, producer_epoch=3, transactional=True)
-
-    def commit_offsets(guard: VerificationGuard | None) -> ErrorCode:
-        return log.append(records, now_ms=NOW_MS, guard=guard, origin=AppendOrigin.COORDINATOR).error
-
-    assert commit_offsets(None) is ErrorCode.invalid_txn_state
-    assert commit_offsets(log.begin_verification(PID, 3, -1, supports_epoch_bump=True)) is ErrorCode.none
-    assert commit_offsets(None) is ErrorCode.none
-    assert end(log, epoch=4) is ErrorCode.none
-    guard = log.begin_verification(PID, 3, -1, supports_epoch_bump=True)
-    assert commit_offsets(guard) is ErrorCode.invalid_producer_epoch
-    assert log.log_end_offset == 3
-
-
 # --- idempotence ---
 
 
@@ -99,61 +80,6 @@ def test_a_retry_needs_no_guard_after_its_transaction_ended(log: PartitionLog) -
     assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
     retry = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
     assert append(log, retry) == first._replace(log_append_time_ms=NOW_MS)
-
-
-# --- transactions ---
-
-
-def test_a_failed_append_keeps_the_guard(log: PartitionLog) -> None:
-    guard = log.begin_verification(PID, 0, 3, supports_epoch_bump=True)
-    assert log.begin_verification(PID, 0, 0, supports_epoch_bump=True) is guard
-    early = batch(producer_id=PID, producer_epoch=0, base_sequence=3, transactional=True)
-    assert append(log, early, guard).error is ErrorCode.out_of_order_sequence_number
-    assert (
-        append(
-            log, batch(b"a", b"b", b"c", producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True), guard
-        ).error
-        is ErrorCode.none
-    )
-    assert append(log, early).error is ErrorCode.none
-
-
-def test_a_guard_of_a_transaction_that_has_ended_is_worth_nothing(log: PartitionLog) -> None:
-    """Nor while another verification of the same producer is under way (KAFKA-14884)."""
-    records = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
-    old = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
-    assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
-    new = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
-    assert append(log, records, old).error is ErrorCode.invalid_txn_state
-    assert append(log, records, new).error is ErrorCode.none
-
-
-# --- reads ---
-
-
-def test_an_abort_is_listed_although_its_marker_lies_beyond_the_last_stable_offset(log: PartitionLog) -> None:
-    send(log, pid=1)
-    send(log, pid=2)
-    end(log, pid=1, commit=False)
-    assert log.last_stable_offset == 1
-    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
-    assert len(split_batches(result.records)) == 1
-    assert result.aborted == [(1, 0)]
-
-
-def test_replay_gives_every_batch_from_an_offset(log: PartitionLog) -> None:
-    assert list(log.batches()) == []
-    append(log, batch(b"a", b"b"))
-    send(log)
-    end(log)
-    assert [parse_header(stored).base_offset for stored in log.batches()] == [0, 2, 3]
-    assert [parse_header(stored).base_offset for stored in log.batches(1)] == [0, 2, 3]
-    assert [parse_header(stored).base_offset for stored in log.batches(2)] == [2, 3]
-    assert parse_header(list(log.batches())[-1]).is_control
-    assert list(log.batches(4)) == []
-    replay = log.batches(4)
-    append(log, batch(b"meanwhile"))
-    assert [parse_header(stored).base_offset for stored in replay] == [4]
 
 
 # --- timestamps ---

@@ -112,14 +112,6 @@ def test_gzip_is_read_and_other_compressions_are_refused_by_name() -> None:
         list(iter_records(bytes(snappy)))
 
 
-def test_stamping_keeps_the_crc_valid() -> None:
-    data = batch(b"a", b"b")
-    stored = stamp(data, parse_header(data), base_offset=123_456_789_012, leader_epoch=7)
-    [read] = foreign_batches(stored)
-    assert (read.base_offset, read.leader_epoch) == (123_456_789_012, 7)
-    assert [record.offset for record in read] == [123_456_789_012, 123_456_789_013]
-
-
 @pytest.mark.parametrize(("commit", "key"), [(True, "00000001"), (False, "00000000")])
 def test_marker_bytes(commit: bool, key: str) -> None:
     marker = build_end_txn_marker(

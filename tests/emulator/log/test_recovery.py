@@ -75,16 +75,6 @@ def test_a_log_cut_at_any_byte_is_the_log_of_its_whole_batches(folder: Path, che
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("tail", [b"\0", b"\0" * 5000, b"\2" * 300, b"garbage" * 100], ids=["0", "00", "magic", "text"])
-def test_bytes_that_are_no_batch_are_truncated(folder: Path, tail: bytes) -> None:
-    log = open_log(folder)
-    append(log, b"kept")
-    [file] = segment_files(folder)
-    with file.open("ab") as appended:
-        appended.write(tail)
-    assert [value for _, _, value in contents(open_log(folder))] == [b"kept"]
-
-
 def test_every_damaged_byte_in_the_middle_is_noticed(folder: Path) -> None:
     log = open_log(folder)
     append(log, b"first")
@@ -101,17 +91,6 @@ def test_every_damaged_byte_in_the_middle_is_noticed(folder: Path) -> None:
         with pytest.raises(StorageError, match=r"00000000000000000000\.log is damaged at position 0 .* intact batch"):
             open_log(folder)
         assert file.read_bytes() == damaged
-
-
-def test_damage_in_a_complete_segment_is_an_error(folder: Path) -> None:
-    log = open_log(folder, segment_bytes=1)
-    append(log, b"first")
-    append(log, b"second")
-    first = segment_files(folder)[0]
-    first.with_suffix(".index").unlink()
-    os.truncate(first, first.stat().st_size - 1)
-    with pytest.raises(StorageError, match="later segments follow"):
-        open_log(folder)
 
 
 def test_damage_met_by_a_reader_is_an_error(folder: Path) -> None:

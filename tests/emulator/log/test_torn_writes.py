@@ -84,19 +84,6 @@ def test_a_torn_write_is_truncated_for_every_content(machine: Machine, base_offs
         assert machine.file.stat().st_size == acknowledged
 
 
-def test_a_record_that_looks_like_a_batch_is_no_later_batch(tmp_path: Path) -> None:
-    folder = tmp_path / "orders-0"
-    append(open_log(folder), b"acknowledged")
-    torn = batch(b"before " + looks_like_a_batch(0) * 3 + b" after", writer="own")
-    [file] = segment_files(folder)
-    acknowledged = file.stat().st_size
-    for size in range(1, len(torn), 11):
-        with file.open("ab") as appended:
-            appended.write(torn[:size])
-        assert open_log(folder).log_end_offset == 1
-        assert file.stat().st_size == acknowledged
-
-
 def test_the_search_for_an_intact_batch_takes_linear_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "orders-0"
     append(open_log(folder), b"acknowledged")

@@ -7,11 +7,10 @@ from copy import deepcopy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from tests.emulator.log.test_log_model import NO_HOLDS, PRODUCERS, History
-from tests.emulator.log.writers import NOW_MS, batch
+from tests.emulator.log.writers import NOW_MS
 from tests.support.proof_only import examples
 
 Steps = list[tuple[str, int, int]]
@@ -71,13 +70,3 @@ def test_the_high_watermark_goes_on_in_whole_batches() -> None:
     assert log.high_watermark == 4
     log.release_high_watermark()
     assert log.high_watermark == 5
-
-
-def test_a_new_leader_has_verified_nothing() -> None:
-    log = PartitionLog("t", 0)
-    guard = log.begin_verification(1, 0, 0, supports_epoch_bump=True)
-    log.begin_leader_epoch(1)
-    records = batch(b"1", writer="own", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    result = log.append(records, now_ms=NOW_MS, guard=guard)
-    assert result.error is ErrorCode.invalid_txn_state
-    assert (log.leader_epoch, log.leader_epoch_start_offset) == (1, 0)

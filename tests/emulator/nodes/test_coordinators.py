@@ -67,16 +67,6 @@ def open_transaction(emulator: Emulator, connect: Connect) -> Any:
     return producer
 
 
-def test_everybody_knows_the_coordinators(emulator: Emulator, connect: Connect) -> None:
-    for node_id in range(NODES):
-        assert find(connect(node_id), "x", 1).node_id == emulator.coordinator(transactional_id="x")
-        assert find(connect(node_id), "g", 0).node_id == emulator.coordinator(group="g")
-    with pytest.raises(ValueError):
-        emulator.coordinator()
-    with pytest.raises(ValueError):
-        emulator.coordinator(transactional_id="x", group="g")
-
-
 @pytest.mark.parametrize("end", ENDS)
 def test_another_coordinator_knows_everything(
     emulator: Emulator, connect: Connect, open_transaction: Any, end: str

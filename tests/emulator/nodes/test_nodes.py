@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
@@ -62,13 +60,6 @@ def test_a_stopped_node_does_not_answer(emulator: Emulator, connect: Connect, en
         emulator.start_node(1)
     with pytest.raises(ValueError, match="no node 7"):
         emulator.start_node(7)
-
-
-def test_the_port_of_a_dead_node_stays_its_own(emulator: Emulator) -> None:
-    host, _, port = emulator.bootstrap_servers.split(",")[1].rpartition(":")
-    emulator.crash_node(1)
-    with socket.socket() as other, pytest.raises(OSError):
-        other.bind((host, int(port)))
 
 
 def test_acknowledged_records_survive_a_crash(emulator: Emulator, connect: Connect) -> None:

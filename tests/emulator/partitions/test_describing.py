@@ -38,21 +38,6 @@ def test_page_by_page(emulator: Emulator, client: RawClient) -> None:
     assert ("__consumer_offsets", [0, 1]) in everything
 
 
-@pytest.mark.parametrize("cursor", [("t", -1), ("u", 0)])
-def test_a_cursor_that_cannot_be(client: RawClient, cursor: tuple[str, int]) -> None:
-    (topic,) = describe(client, ["t"], cursor=cursor).topics
-    assert topic.error_code == 42
-
-
-def test_a_stopped_node_is_left_out() -> None:
-    with Emulator(nodes=2, config=CONFIG, topics={"t": 1}) as emulator:
-        with RawClient(emulator.bootstrap_servers) as client:
-            emulator.stop_node(1)
-            (row,) = describe(client, ["t"]).topics[0].partitions
-            assert (row.replica_nodes, row.isr_nodes, row.offline_replicas) == ((0, 1), (0,), (1,))
-            assert row.eligible_leader_replicas == ()
-
-
 def test_stopped_nodes_are_listed_on_request() -> None:
     """KIP-1073; and KIP-919: brokers know nothing of endpoints of another type."""
     with Emulator(nodes=2, config=CONFIG) as emulator, RawClient(emulator.bootstrap_servers) as client:

@@ -40,19 +40,6 @@ def test_assignments_name_the_nodes(client: RawClient, topic: str) -> None:
     assert create_partitions(client, {topic: 5}, [[2, 0]])[topic].error == 39  # the others have three copies
 
 
-def test_validate_only_changes_nothing(client: RawClient, topic: str) -> None:
-    assert create_partitions(client, {topic: 3}, validate_only=True) == {topic: Outcome(0)}
-    assert len(replicas_of(client, topic)) == 2
-
-
-def test_the_new_partition_takes_records(emulator: Emulator, client: RawClient, topic: str) -> None:
-    emulator.create_partitions(topic, 3)
-    leader = emulator.log(topic, 2).leader_id
-    with RawClient(emulator.bootstrap_servers.split(",")[leader]) as to_leader:
-        assert to_leader.produce(topic, plain_batch(b"v"), partition=2).error_code == 0
-    assert emulator.log(topic, 2).log_end_offset == 1
-
-
 @pytest.mark.parametrize("balancing", [-2_000_000, -(2**31), 0])
 def test_a_count_that_is_refused_makes_no_room_for_others(client: RawClient, topic: str, balancing: int) -> None:
     """All counts of a request are added up for its limit, and a negative one must not balance a large one."""

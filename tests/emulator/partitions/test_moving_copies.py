@@ -169,13 +169,6 @@ def test_a_fault_hits_one_partition_of_a_request(emulator: Emulator, client: Raw
 # elections
 
 
-def test_the_preferred_leader_comes_back(emulator: Emulator, client: RawClient) -> None:
-    assert elect(client, PREFERRED, {"t": [0]}) == {("t", 0): NOT_NEEDED}
-    emulator.move_leader("t", 0, 1)
-    assert elect(client, PREFERRED, {"t": [0, 1]}) == {("t", 0): Outcome(0), ("t", 1): NOT_NEEDED}
-    assert emulator.log("t").leader_id == 0
-
-
 def test_of_all_partitions_only_the_changed_ones_are_returned(emulator: Emulator, client: RawClient) -> None:
     emulator.move_leader("t", 1, 0)
     assert elect(client, PREFERRED, None) == {("t", 1): Outcome(0)}

@@ -431,14 +431,6 @@ def test_foreign_records_are_read_in_slices_and_reported_once(tmp_path: Path, ca
     ]
 
 
-def test_a_client_that_breaks_http(url: str) -> None:
-    with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), timeout=60) as raw:
-        raw.sendall(b"NONSENSE\r\n\r\n")
-        received = raw.makefile("rb").read()
-    assert received.startswith(b"HTTP/1.1 400 ")
-    assert b'{"error_code": 400, "message": "malformed HTTP request' in received
-
-
 def test_the_address(url: str) -> None:
     with pytest.raises(ValueError, match="schema_registry takes host:port, not '8081'"):
         Emulator(schema_registry="8081")

@@ -164,10 +164,6 @@ def test_a_server_properties_of_kafka(certificates: Certificates) -> None:
     assert inside.tls.principal_mapping.name_of("CN=Me,O=x") == "me"
 
 
-def test_settings_without_listeners_give_none() -> None:
-    assert listeners_from({"num.partitions": "3"}) is None
-
-
 WRONG = {
     "listeners": ("PLAINTEXT:9092", "is not NAME://HOST:PORT"),
     "advertised.listeners": ("OTHER://x:1", "which listeners does not have"),

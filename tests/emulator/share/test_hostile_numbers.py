@@ -102,18 +102,6 @@ def test_state_beyond_the_log(client: RawClient) -> None:
     assert sharer.fetch(max_wait_ms=0).acquired == []
 
 
-def test_overlapping_batches_are_overlaid(states: StateRequests) -> None:
-    assert states.write(1, 0, 0, (0, 9, 0, 1), (3, 5, 2, 1), (5, 7, 4, 2), (0, 0, 4, 1)) == 0
-    found = states.send("read", leader_epoch=0).state_batches
-    assert [(row.first_offset, row.last_offset, row.delivery_state, row.delivery_count) for row in found] == [
-        (0, 0, 4, 1),
-        (1, 2, 0, 1),
-        (3, 4, 2, 1),
-        (5, 7, 4, 2),
-        (8, 9, 0, 1),
-    ]
-
-
 @pytest.mark.parametrize("kind", ["neighbours", "nested"])
 def test_tens_of_thousands_of_batches(emulator: Emulator, states: StateRequests, kind: str) -> None:
     """Overlaying them one by one walked over all others each time."""
@@ -171,32 +159,6 @@ def sharer(client: RawClient) -> Sharer:
     return member
 
 
-IMPOSSIBLE_ACKNOWLEDGEMENTS = [
-    (-1, 0, [ACCEPT]),
-    (-(2**63), LAST, [ACCEPT]),
-    (2, 1, [ACCEPT]),
-    (LAST, 0, [ACCEPT]),
-    (0, LAST, [ACCEPT]),
-    (LAST, LAST, [ACCEPT]),
-    (3, LAST, [ACCEPT]),
-    (0, 2, [ACCEPT, ACCEPT]),
-    (0, 0, [ACCEPT, ACCEPT]),
-    (0, LAST, [ACCEPT, ACCEPT]),
-    (0, 2, []),
-    (0, 2, [5]),
-    (0, 2, [-128]),
-    (0, 2, [ACCEPT, ACCEPT, 127]),
-]
-
-
-@pytest.mark.parametrize("with_fetch", [False, True])
-def test_acknowledgements_that_cannot_be(sharer: Sharer, with_fetch: bool) -> None:
-    for batch in IMPOSSIBLE_ACKNOWLEDGEMENTS:
-        error = sharer.fetch([batch], max_wait_ms=0).acknowledge_error if with_fetch else sharer.acknowledge([batch])
-        assert error == 42, batch
-    assert sharer.acknowledge([(0, 2, [ACCEPT])]) == 0, "the member still has the records"
-
-
 @pytest.mark.parametrize("name", ["min_bytes", "max_bytes", "max_records", "batch_size"])
 @pytest.mark.parametrize("value", [-(2**31), -1, 0, INT32])
 def test_limits_of_a_fetch(sharer: Sharer, name: str, value: int) -> None:
@@ -206,12 +168,6 @@ def test_limits_of_a_fetch(sharer: Sharer, name: str, value: int) -> None:
     part = sharer.fetch(max_wait_ms=0, **limit)
     assert (part.error, part.acknowledge_error) == (0, 0)
     assert part.acquired == ([] if name == "max_records" and value <= 0 else [(3, 3, 1)])
-
-
-@pytest.mark.parametrize("epoch", [-2, -(2**31), INT32])
-def test_epochs_of_no_session(sharer: Sharer, epoch: int) -> None:
-    assert sharer.raw_fetch(epoch, max_wait_ms=0).error_code == 123
-    assert sharer.raw_acknowledge(epoch, {0: [(0, 0, [ACCEPT])]}).error_code == 123
 
 
 def alter(client: RawClient, start_offset: int) -> Any:

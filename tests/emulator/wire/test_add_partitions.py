@@ -91,27 +91,6 @@ def test_producer_first(world: World) -> None:
 # -- v4 and later: from brokers
 
 
-@pytest.mark.parametrize("version", [4, 5])
-@rule("AddPartitionsToTxn v4+ / many transactions in one request, each answered by itself, in the order asked")
-def test_batch(world: World, version: int) -> None:
-    first, second = world.wire.init_ok("a"), world.wire.init_ok("b")
-    assert world.wire.add("b", second, ("many", 1)) == [NONE]
-    answers = world.add_many(
-        ("b", second, True, [("many", 1), ("many", 0)]),
-        ("a", first, False, [("t", 0), ("many", 2)]),
-        ("nobody", first, True, [("t", 0)]),
-        version=version,
-    )
-    assert list(answers) == ["b", "a", "nobody"]
-    assert answers == {
-        "b": {("many", 1): NONE, ("many", 0): Code.TRANSACTION_ABORTABLE},
-        "a": {("t", 0): NONE, ("many", 2): NONE},
-        "nobody": {("t", 0): IPM},
-    }
-    assert world.wire.describe("a").topics == {"t": [0], "many": [2]}
-    assert world.wire.describe("b").topics == {"many": [1]}
-
-
 @pytest.mark.profiles(KIP_939)  # the count is taken before any profile is looked at
 @pytest.mark.parametrize("is_first", [pytest.param(True, marks=pytest.mark.proof), False])
 def test_one_id_does_not_multiply_partitions(world: World, is_first: bool) -> None:
@@ -144,18 +123,6 @@ def test_batch_waits_for_each_by_itself(world: World) -> None:
         held.release()
         asking.join()
     assert answers == [{"a": {("t", 0): NONE}, "b": {("t", 0): NONE}}]
-
-
-@pytest.mark.parametrize("version", [4, 5])
-@rule("AddPartitionsToTxn v4+ / existence is checked for adds: 3, and 55 for the others")
-@rule("AddPartitionsToTxn v4+ / internal topics can be added")
-def test_broker_adds(world: World, version: int) -> None:
-    identity = world.wire.init_ok("x")
-    answers = world.add_many(("x", identity, False, [("t", 0), ("t", 9)]), version=version)
-    assert answers["x"] == {("t", 0): Code.OPERATION_NOT_ATTEMPTED, ("t", 9): Code.UNKNOWN_TOPIC_OR_PARTITION}
-    assert world.wire.describe("x").state == "Empty"
-    answers = world.add_many(("x", identity, False, [("__consumer_offsets", 0)]), version=version)
-    assert answers["x"] == {("__consumer_offsets", 0): NONE}
 
 
 @rule("AddPartitionsToTxn verify-only / while the markers are written / 51")

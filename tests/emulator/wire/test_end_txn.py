@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from dualwrite.broker_emulator import PausePoint
-from tests.emulator.wire.world import ABORT, COMMIT, KIP_939, LAST, TV2, World
+from tests.emulator.wire.world import ABORT, COMMIT, KIP_939, TV2, World
 from tests.interop.wire import Code, End, Identity
 
 rule = pytest.mark.rule
 tv2 = pytest.mark.profiles(*TV2)
 
-NONE, ITS, CT, PF, IPM = (
+NONE, CT, PF, IPM = (
     Code.NONE,
-    Code.INVALID_TXN_STATE,
     Code.CONCURRENT_TRANSACTIONS,
     Code.PRODUCER_FENCED,
     Code.INVALID_PRODUCER_ID_MAPPING,
 )
-
-
-def empty(world: World, old: bool) -> Identity:
-    world.wire.init_ok("x")
-    return world.wire.init_ok("x")
-
-
-def ongoing(world: World, old: bool) -> Identity:
-    world.wire.init_ok("x")
-    return world.open(old=old)
-
-
-def complete_commit(world: World, old: bool) -> Identity:
-    return world.end("x", ongoing(world, old), commit=COMMIT, old=old)
-
-
-def complete_abort(world: World, old: bool) -> Identity:
-    return world.end("x", ongoing(world, old), commit=ABORT, old=old)
-
-
-STATES: dict[str, Callable[[World, bool], Identity]] = {
-    "Empty": empty,
-    "Ongoing": ongoing,
-    "CompleteCommit": complete_commit,
-    "CompleteAbort": complete_abort,
-}
 
 
 # -- v0-4
@@ -76,43 +47,20 @@ def test_v0_order_of_checks(world: World) -> None:
     held.release()
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("by", [-1, 1])
-@rule("EndTxn v0-4 / another epoch is 90, in either direction")
-@rule("EndTxn / 90 goes out as 47 below v2")
-def test_v0_other_epochs(world: World, state: str, by: int) -> None:
-    identity = STATES[state](world, True)
-    for version in range(5):
-        fenced = Code.INVALID_PRODUCER_EPOCH if version < 2 else PF
-        for commit in (COMMIT, ABORT):
-            assert world.wire.end("x", identity.bumped(by), commit=commit, version=version) == End(fenced)
-
-
 # -- v5: current is the id's pair, retry is the one before
 
 
 @pytest.mark.profiles(KIP_939)
 @rule("EndTxn v5 / a retry is one of the pair that ended the transaction, no other")
 def test_v5_retry_by_the_kips(world: World) -> None:
-    fenced = complete_commit(world, True)
+    world.wire.init_ok("x")
+    fenced = world.end("x", world.open(old=True), commit=COMMIT, old=True)
     assert world.wire.end("x", fenced.bumped(-1), commit=COMMIT) == End(PF)
     # also where the epoch before is remembered, because the initialisation named it
     current = world.wire.init_ok("x", fenced)
     assert world.write("x", current, old=True).error == NONE
     world.end("x", current, commit=COMMIT, old=True)
     assert world.wire.end("x", fenced, commit=COMMIT) == End(PF)
-
-
-@tv2
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("by", [-2, 1, 7])
-@rule("EndTxn v5 / any other epoch is 90")
-def test_v5_other_epochs(world: World, state: str, by: int) -> None:
-    world.wire.init_ok("x")
-    world.wire.init_ok("x")
-    current = STATES[state](world, False)
-    for commit in (COMMIT, ABORT):
-        assert world.wire.end("x", current.bumped(by), commit=commit) == End(PF)
 
 
 @tv2
@@ -153,16 +101,3 @@ def test_v5_ends_the_transaction_of_an_old_client(world: World) -> None:
     identity = world.open(old=True)
     assert world.wire.end_settled("x", identity, commit=COMMIT, version=5) == End(NONE, identity.bumped())
     assert world.wire.fetch("t").batches[-1].identity == identity.bumped()
-
-
-# -- at the epoch limit
-
-
-@tv2
-@rule("Epoch limit / EndTxn v5 commit retry after an abort / 90 or 48 as without a rotation")
-def test_v5_late_commit_at_the_limit(world: World) -> None:
-    last = world.at_epoch(LAST)
-    assert world.write("x", last).error == NONE
-    answer = world.wire.end_settled("x", last, commit=ABORT)
-    assert answer.identity.producer_epoch == 0
-    assert world.wire.end("x", last, commit=COMMIT) == End(PF if world.profile is KIP_939 else ITS)

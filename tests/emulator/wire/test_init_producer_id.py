@@ -41,27 +41,6 @@ def init_frame(transactional_id: str) -> bytes:
     return frame
 
 
-@rule("InitProducerId / Empty or Complete / no pair: the epoch grows by one")
-@rule("InitProducerId / Empty or Complete / the current pair: the epoch grows by one, the old one is remembered")
-@rule("InitProducerId / Empty or Complete / the pair before: the same answer again, no bump")
-@rule("InitProducerId / Empty or Complete / any other epoch is 90")
-@pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort"])
-def test_nothing_open(world: World, state: str) -> None:
-    wire = world.wire
-    current = wire.init_ok("x")
-    if state != "Empty":
-        assert world.write("x", current).error == Code.NONE
-        current = world.end("x", current, commit=state == "CompleteCommit")
-    assert wire.init("x") == Init(Code.NONE, current.bumped())
-    current = current.bumped()
-    assert wire.init("x", current) == Init(Code.NONE, current.bumped())
-    assert wire.init("x", current) == Init(Code.NONE, current.bumped())
-    assert wire.describe("x").state == "Empty"
-    for by in (-1, 2, 9):
-        assert wire.init("x", current.bumped(by)) == REFUSED[Code.PRODUCER_FENCED]
-    assert wire.describe("x").identity == current.bumped()
-
-
 # -- a transaction is open
 
 
@@ -93,28 +72,7 @@ def test_pending_before_the_pair(world: World) -> None:
     held.release()
 
 
-@rule("InitProducerId / Ongoing / the client's own pair is 90 after the abort (transaction version 0 and 1)")
-@pytest.mark.parametrize("level", [0, 1])
-def test_own_pair_before_version_2(world: World, level: int) -> None:
-    if world.has_tv2:
-        world.emulator.set_transaction_version(level)
-    opened = world.open(old=True)
-    assert world.wire.init("x", opened).error == Code.CONCURRENT_TRANSACTIONS
-    assert world.wire.wait_until_settled("x").identity == opened.bumped()
-    assert world.wire.init("x", opened) == REFUSED[Code.PRODUCER_FENCED]
-    assert world.wire.init("x") == Init(Code.NONE, opened.bumped(2))
-
-
 # -- the epoch limit
-
-
-@pytest.mark.profiles(KIP_939)
-@rule("Epoch limit / InitProducerId at 32766 with another epoch / judged as below the limit")
-def test_limit_with_the_epoch_before(world: World) -> None:
-    before = world.at_epoch(LAST - 1)
-    assert world.wire.init("x", before) == Init(Code.NONE, before.bumped())
-    assert world.wire.init("x", before) == Init(Code.NONE, before.bumped())
-    assert world.wire.init("x", before.bumped(-1)) == REFUSED[Code.PRODUCER_FENCED]
 
 
 @tv2
@@ -122,15 +80,11 @@ def test_limit_with_the_epoch_before(world: World) -> None:
 @rule("Epoch limit / late abort after a rotating server abort / NONE with the new pair")
 @rule("Epoch limit / InitProducerId after a rotating server abort / NONE with the new pair, no bump")
 @rule("Epoch limit / late commit after a rotating server abort / 90 or 48 as without a rotation")
-@pytest.mark.parametrize("by_timeout", [True, False])
-def test_server_abort_at_the_limit(world: World, by_timeout: bool) -> None:
+def test_server_abort_at_the_limit(world: World) -> None:
     last = world.at_epoch(LAST)
     assert world.write("x", last).error == Code.NONE
-    if by_timeout:
-        settled = world.time_out()
-    else:
-        assert world.wire.init("x").error == Code.CONCURRENT_TRANSACTIONS
-        settled = world.wire.wait_until_settled("x")
+    assert world.wire.init("x").error == Code.CONCURRENT_TRANSACTIONS
+    settled = world.wire.wait_until_settled("x")
     assert (settled.state, settled.identity.producer_epoch) == ("CompleteAbort", 0)
     assert settled.identity.producer_id != last.producer_id
     assert world.wire.fetch("t").batches[-1].identity == last.bumped()
@@ -138,19 +92,6 @@ def test_server_abort_at_the_limit(world: World, by_timeout: bool) -> None:
     late = Code.PRODUCER_FENCED if world.profile is KIP_939 else Code.INVALID_TXN_STATE
     assert world.wire.end("x", last, commit=COMMIT) == End(late)
     assert world.wire.init("x", last) == Init(Code.NONE, settled.identity)
-
-
-@rule("Epoch limit / server abort at 32766 before transaction version 2 / stays at 32767, the next init rotates")
-def test_old_server_abort_at_the_limit(world: World) -> None:
-    if world.has_tv2:
-        world.emulator.set_transaction_version(1)
-    last = world.at_epoch(LAST)
-    assert world.write("x", last, old=True).error == Code.NONE
-    settled = world.time_out()
-    assert (settled.state, settled.identity) == ("CompleteAbort", last.bumped())
-    answer = world.wire.init("x")
-    assert (answer.error, answer.identity.producer_epoch) == (Code.NONE, 0)
-    assert answer.identity.producer_id != last.producer_id
 
 
 @rule("Epoch limit / an id stuck at 32767 is aborted there and rotates at the next init (KAFKA-20090)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from kafka.protocol.admin.topics import DeleteTopicsRequest
-from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.world import ABORT, COMMIT, TV2, World
@@ -12,12 +11,6 @@ from tests.interop.wire import READ_COMMITTED, Code, Fetched, wait_until
 
 rule = pytest.mark.rule
 NONE, IPE = Code.NONE, Code.INVALID_PRODUCER_EPOCH
-
-
-@rule("WriteTxnMarkers / no markers, an empty answer")
-def test_nothing(world: World) -> None:
-    for version in (1, 2) if world.has_tv2 else (1,):
-        assert world.wire.call(WriteTxnMarkersRequest(version=version, markers=[])).markers == []
 
 
 @rule("WriteTxnMarkers / old rule: an epoch below the partition's is 47, the same or a later one is taken")
@@ -106,24 +99,6 @@ def test_deleted_topic(world: World) -> None:
 
 def offsets(fetched: Fetched) -> list[int]:
     return [batch.base_offset for batch in fetched.batches]
-
-
-@rule("Aborted transactions / only aborts with data, in the order of their markers")
-@rule("Aborted transactions / those that overlap what is returned")
-def test_aborted(world: World) -> None:
-    wire = world.wire
-    first, second = wire.init_ok("a"), wire.init_ok("b")
-    assert world.write("a", first).base_offset == 0
-    assert world.write("b", second).base_offset == 1
-    world.end("b", second, commit=ABORT)  # marker at 2
-    world.end("a", first, commit=ABORT)  # marker at 3
-    third = wire.init_ok("c")
-    assert world.write("c", third).base_offset == 4
-    world.end("c", third, commit=COMMIT)  # marker at 5
-    aborted = wire.fetch("t", isolation=READ_COMMITTED).aborted
-    assert aborted == ((second.producer_id, 1), (first.producer_id, 0))
-    assert wire.fetch("t", 3, READ_COMMITTED).aborted == ((first.producer_id, 0),)
-    assert wire.fetch("t", 4, READ_COMMITTED).aborted == ()
 
 
 @rule("Last stable offset / data is stable only when its marker is replicated")

@@ -12,12 +12,11 @@ from tests.emulator.wire.world import ABORT, COMMIT, KIP_939, TV2, World
 from tests.interop.wire import READ_COMMITTED, Code, End, wait_until
 
 rule = pytest.mark.rule
-NONE, CT, PF, IPM, ITS = (
+NONE, CT, PF, IPM = (
     Code.NONE,
     Code.CONCURRENT_TRANSACTIONS,
     Code.PRODUCER_FENCED,
     Code.INVALID_PRODUCER_ID_MAPPING,
-    Code.INVALID_TXN_STATE,
 )
 SCAN_MS = 10_000
 EXPIRATION_MS, SWEEP_MS = 604_800_000, 3_600_000
@@ -184,16 +183,6 @@ def test_initialisation_during_a_sweep(world: World) -> None:
         expire(world)
         held.release()
         assert initialising.result() == identity.bumped()
-
-
-@rare_scans
-@rule("Expiry of transactional ids / the sequences of a new producer id begin anew")
-def test_after_expiry(world: World) -> None:
-    world.end("x", world.open(), commit=COMMIT)
-    expire(world)
-    wait_until(lambda: world.wire.describe("x").error == Code.TRANSACTIONAL_ID_NOT_FOUND)
-    fresh = world.open()
-    assert world.end("x", fresh, commit=COMMIT).producer_id == fresh.producer_id
 
 
 @rule("ListTransactions / duration filter: longer than, strictly; below 0 it is off; ids without a start pass")

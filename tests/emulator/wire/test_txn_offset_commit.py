@@ -56,15 +56,3 @@ def test_two_producers(world: World) -> None:
     assert world.wire.offset_fetch("g", "t", require_stable=True)[0] == Code.UNSTABLE_OFFSET_COMMIT
     world.end("x", first, commit=COMMIT, old=True)
     assert world.wire.offset_fetch("g", "t", require_stable=True) == (NONE, 9)
-
-
-@rule("Transactional offsets / an ordinary transactional batch of offset records, without sequence")
-def test_offset_batch(world: World) -> None:
-    identity = added(world, 4)
-    assert world.wire.txn_offset_commit("x", identity, "g", "t", 7, version=4) == NONE
-    ((topic, (partition,)),) = world.wire.describe("x").topics.items()
-    (batch,) = world.wire.fetch(topic, partition=partition).batches
-    assert (batch.identity, batch.is_transactional, batch.is_control) == (identity, True, False)
-    (key,) = batch.keys
-    assert key is not None
-    assert key.startswith(b"\x00\x01\x00\x01g\x00\x01t")

@@ -206,16 +206,6 @@ def test_guard_ends_with_a_marker(world: World) -> None:
     assert verifications(world) == {}
 
 
-@rule("Guard / a batch above the lowest sequence seen is 45 while that one is missing (KAFKA-14920)")
-def test_lowest_sequence(world: World) -> None:
-    identity = world.wire.init_ok("x")
-    assert produce(world, identity, 11, sequence=0) == TA  # came too early, and is sent again later
-    assert world.wire.add("x", identity, ("t", 0)) == [NONE]
-    assert produce(world, identity, 11, sequence=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert produce(world, identity, 11, sequence=0) == NONE
-    assert produce(world, identity, 11, sequence=1) == NONE
-
-
 @rule("Guard / a higher epoch starts the memory over, a lower one is ignored")
 def test_lowest_sequence_of_another_epoch(world: World) -> None:
     old = world.wire.init_ok("x")

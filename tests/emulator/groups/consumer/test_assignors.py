@@ -54,22 +54,6 @@ def test_a_range_with_different_subscriptions_counts_subscribers_only() -> None:
     }
 
 
-def test_members_that_have_one_more_keep_it() -> None:
-    members = [subscriber("m1", A, target=partitions("a", 0, 1)), subscriber("m2", A, target=partitions("a", 2, 3, 4))]
-    targets = assign_uniform(members, {A: 5})
-    assert {name: indexes(target) for name, target in targets.items()} == {"m1": [0, 1], "m2": [2, 3, 4]}
-
-
-def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
-    members = [
-        subscriber("m1", A, target=partitions("a", 0, 1, 2)),
-        subscriber("m2", A, B, target=partitions("b", 0, 1)),
-        subscriber("m3", B, target=partitions("b", 2)),
-    ]
-    targets = assign_uniform(members, {A: 3, B: 3})
-    assert sorted(len(target) for target in targets.values()) == [2, 2, 2]
-
-
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[list[Subscriber], dict[uuid.UUID, int]]:
     """Any members, subscriptions and former targets, some of them out of date."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from dualwrite.broker_emulator.groups.consumer.states import ConsumerGroupState
 from dualwrite.broker_emulator.groups.consumer_protocol import NamedPartitions, read_assignment
 from dualwrite.broker_emulator.groups.member_requests import JoinResponse, SyncResponse
@@ -58,14 +56,3 @@ def test_a_classic_member_alone_keeps_a_deleted_topic_until_it_joins() -> None:
     assert not group.member("c1").assigned
     assert group.consumers.state is ConsumerGroupState.STABLE
     assert group.classic_heartbeat("c1", generation) == 0
-
-
-def test_a_classic_member_joins_again_only_when_the_partitions_it_waits_for_are_released() -> None:
-    group = Coordinator(settings=SETTINGS._replace(session_timeout_ms=30_000, allows_downgrade=False))
-    group.heartbeat("m1", 0)
-    generation = joined(group, "c1")
-    assert synced(group, "c1", generation) == NOTHING
-    assert group.classic_heartbeat("c1", generation) == ErrorCode.none
-    group.heartbeat("m1", 2)
-    group.heartbeat("m1", 2, owned=partitions("a", 0, 1))
-    assert group.classic_heartbeat("c1", generation) == ErrorCode.rebalance_in_progress

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from dualwrite.broker_emulator.groups.consumer import membership
 from dualwrite.broker_emulator.groups.consumer.group import NOTHING, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.states import (
     ConsumerGroupState,
 )
 
-from .members import REBALANCE_MS, SETTINGS, Coordinator, partitions
+from .members import SETTINGS, Coordinator, partitions
 
 
 def granted(response: HeartbeatResponse | int) -> HeartbeatResponse:
     assert isinstance(response, HeartbeatResponse)
     return response
-
-
-def test_a_new_coordinator_restarts_all_sessions() -> None:
-    group = Coordinator()
-    group.heartbeat("m1", 0)
-    group.heartbeat("m2", 0)
-    group.heartbeat("m1", 2)
-    group.now_ms += 10 * SETTINGS.session_timeout_ms
-    group.group = membership.after_load(group.consumers, group.context)
-    group.pass_time(REBALANCE_MS - 1)
-    assert set(group.consumers.members) == {"m1", "m2"}
-    group.pass_time(1)
-    assert set(group.consumers.members) == {"m2"}
 
 
 def test_a_full_group_accepts_only_its_members() -> None:
@@ -46,21 +32,6 @@ def test_assignments_can_be_put_off() -> None:
     assert group.heartbeat("m2", 2).member_epoch == 2
     group.pass_time(1)
     assert group.heartbeat("m2", 2).member_epoch == 3
-
-
-def test_topics_that_are_created_grow_or_are_deleted_are_noticed() -> None:
-    group = Coordinator()
-    group.heartbeat("m1", 0, subscribed_topics=frozenset({"a", "new"}))
-    group.change_topic("unrelated", 3)
-    assert group.heartbeat("m1", 2).member_epoch == 2
-    group.change_topic("new", 1)
-    assert group.heartbeat("m1", 2).assignment == partitions("a", 0, 1, 2, 3) | partitions("new", 0)
-    group.change_topic("new", 2)
-    assert group.heartbeat("m1", 3).assignment == partitions("a", 0, 1, 2, 3) | partitions("new", 0, 1)
-    group.change_topic("new", None)
-    assert group.heartbeat("m1", 4).assignment == partitions("a", 0, 1, 2, 3)
-    group.settle()
-    assert group.consumers.state is ConsumerGroupState.STABLE
 
 
 def test_expressions_are_resolved_after_the_response_and_refreshed_later() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import uuid
 
-import pytest
-
 from dualwrite.broker_emulator.groups.consumer import records
 from dualwrite.broker_emulator.groups.consumer.group import ClassicMetadata, ConsumerGroup, RegularExpression
 from dualwrite.broker_emulator.groups.consumer.records import RecordKey, apply, decode_consumer_group_key
@@ -50,11 +48,3 @@ def test_a_regular_expression() -> None:
 
 def test_partition_metadata_of_brokers_before_4_1_is_skipped() -> None:
     assert apply(None, RecordKey(records.PARTITION_METADATA, "g"), b"\0\0\1\0") is None
-
-
-@pytest.mark.parametrize("kind", [records.CURRENT, records.TARGET, records.MEMBER, records.REGULAR_EXPRESSION])
-def test_tombstones_of_missing_parts_change_nothing(kind: int) -> None:
-    group = ConsumerGroup(group_id="g")
-    assert apply(group, RecordKey(kind, "g", "m"), None) == group
-    assert apply(None, RecordKey(kind, "g", "m"), None) is None
-    assert apply(group, RecordKey(records.GROUP, "g"), None) is None
