@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,12 +28,14 @@ from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.killed import run_until_killed
 from tests.crash.scenario import AtPoint
 from tests.producer.tiers import BOUNDED, LONG_AFTER_MS, TIERS
 from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections
 from tests.recipes.test_kafka_away import PSYCOPG_POOL, SQLALCHEMY_POOL, Face, How, World
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
+from tests.support.threads import in_threads
 from tests.support.writers import KINDS, got
 
 TRANSACTION_ABORTABLE = 120
@@ -127,21 +132,6 @@ def recover_anew(world: World) -> None:
     another = Face(world, SQLALCHEMY_POOL)
     another.writer.recover()
     another.close()
-
-
-def in_another_process(world: World, steps: str) -> str:
-    """Return a script that runs steps with `tested`, this module, and a `world` like this one."""
-    beginning = f"""
-        import sqlalchemy as sa
-        from types import SimpleNamespace
-        from tests.recipes import test_closing as tested
-
-        servers = SimpleNamespace(bootstrap_servers={world.emulator.bootstrap_servers!r})
-        url = sa.make_url({world.database.url.render_as_string(hide_password=False)!r})
-        database = SimpleNamespace(engine=sa.create_engine(url), url=url)
-        world = SimpleNamespace(emulator=servers, database=database, topic={world.topic!r}, name={world.name!r})
-    """
-    return textwrap.dedent(beginning) + textwrap.dedent(steps)
 
 
 ONE_TIER = on(Tier.KEEP_PREPARED)
@@ -270,20 +260,24 @@ def test_a_task_that_is_cancelled_closes_its_pool(world: World, how: How) -> Non
 @pytest.mark.parametrize(("how", "hangs"), [(SQLALCHEMY_POOL, True), (PSYCOPG_POOL, False)], ids=str)
 def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, how: How, hangs: bool) -> None:
     """No thread can be started then."""
-    script = in_another_process(
-        world,
-        f"""
-        import atexit
-        from dualwrite.recipes.pool import maintenance
+    script = f"""
+import atexit
+import sqlalchemy as sa
+from types import SimpleNamespace
+from dualwrite.recipes.pool import maintenance
+from tests.recipes import test_closing as tested
 
-        maintenance.backoff_s = lambda *_: 3_600.0
-        face = tested.Face(world, tested.How({how.kind!r}, is_pool=True), tested.FirstAttempt())
-        face.write(1)
-        tested.until(lambda: face.writer.status.background_failures_total)
-        atexit.register(face.writer.close, {HANGS_S if hangs else LONG_S})
-        input("in doubt")
-        """,
-    )
+maintenance.backoff_s = lambda *_: 3_600.0
+servers = SimpleNamespace(bootstrap_servers={world.emulator.bootstrap_servers!r})
+url = sa.make_url({world.database.url.render_as_string(hide_password=False)!r})
+database = SimpleNamespace(engine=sa.create_engine(url), url=url)
+world = SimpleNamespace(emulator=servers, database=database, topic={world.topic!r}, name={world.name!r})
+face = tested.Face(world, tested.How({how.kind!r}, is_pool=True), tested.FirstAttempt())
+face.write(1)
+tested.until(lambda: face.writer.status.background_failures_total)
+atexit.register(face.writer.close, {HANGS_S if hangs else LONG_S})
+input("in doubt")
+"""
     world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
@@ -320,30 +314,33 @@ def test_a_commit_without_a_response_is_resolved(world: World, how: How, applied
     assert not any(each.state == "Ongoing" for each in world.emulator.transactions())
 
 
+def _die_in_doubt(arguments: list[str]) -> None:
+    kind, url, servers, topic, name, *numbers = arguments
+    source = sa.make_url(url)
+    world: Any = SimpleNamespace(
+        emulator=SimpleNamespace(bootstrap_servers=servers),
+        database=SimpleNamespace(engine=sa.create_engine(source), url=source),
+        topic=topic,
+        name=name,
+    )
+    committed = Barrier(len(numbers))
+
+    def die() -> None:
+        committed.wait(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(number: str) -> None:
+        pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, die)
+        Face(world, How(kind, is_pool=True), pause).write(int(number))
+
+    in_threads(*(partial(write, number) for number in numbers))
+
+
 def die_in_doubt(world: World, how: How, *numbers: int) -> None:
     """Write events by a process that is killed when the database has committed all of them."""
-    script = in_another_process(
-        world,
-        f"""
-        import os, signal
-        from threading import Barrier, Thread
-
-        committed = Barrier({len(numbers)})
-
-        def die():
-            committed.wait(60)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        def write(number):
-            pause = tested.AtPoint(tested.PausePoint.AFTER_DATABASE_COMMIT, die)
-            tested.Face(world, tested.How({how.kind!r}, is_pool=True), pause).write(number)
-
-        for number in {numbers}:
-            Thread(target=write, args=[number]).start()
-        """,
-    )
-    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    url = world.database.url.render_as_string(hide_password=False)
+    where = (url, world.emulator.bootstrap_servers, world.topic, world.name)
+    run_until_killed(_die_in_doubt, how.kind, *where, *map(str, numbers))
 
 
 def live_for_one_block(world: World, how: How, number: int) -> None:

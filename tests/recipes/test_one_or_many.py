@@ -77,7 +77,7 @@ def test_settings_that_no_writer_takes(make: Callable[..., Any], settings: dict[
 
 def test_a_writer_needs_a_broker() -> None:
     with pytest.raises(ConfigError, match="bootstrap"):
-        DualWriter(sa.create_engine("sqlite://"), transactional_id="t")
+        DualWriter(sa.create_engine("sqlite://"), transactional_id="t")  # type: ignore[call-overload]
 
 
 def test_the_attributes_of_a_writer_with_one_id(make: Callable[..., Any]) -> None:
