@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MARKER: Final = "kafka_emulator"
 _SHOW_INTERNALS: Final = "dualwrite_show_internals"
+_PROFILE: Final = "dualwrite_profile"
 _OF_SESSION: Final = "kafka_emulator_session"
 
 _MARKER_LINE: Final = (
@@ -41,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(_SHOW_INTERNALS, "show dualwrite's own frames in tracebacks too", type="bool", default=False)
+    parser.addini(_PROFILE, "the Kafka that the test's brokers imitate, unless their config says", default="kafka-4.4")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,13 +80,13 @@ def kafka_session_settings() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def kafka_session_broker(
-    kafka_session_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, kafka_session_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Emulator]:
     """Start one broker for all tests of this process, for services that a session starts once.
 
     With pytest-xdist each worker has one. Tests themselves request `kafka_emulator_session`.
     """
-    settings = _with_broker_config({"nodes": 1, **kafka_session_settings}, "kafka_session_settings")
+    settings = _with_broker_config(request, {"nodes": 1, **kafka_session_settings}, "kafka_session_settings")
     if settings.get("data_dir") is True:
         settings["data_dir"] = tmp_path_factory.mktemp("kafka") / "session"
     with _make(settings, "kafka_session_settings") as emulator:
@@ -157,7 +159,7 @@ def _brokers(request: pytest.FixtureRequest) -> Emulator:
 
 def _new_emulator(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     where = f"@pytest.mark.{MARKER} of {request.node.nodeid}"
-    settings: dict[str, Any] = {"nodes": nodes, **_with_broker_config(_marker_settings(request), where)}
+    settings = _with_broker_config(request, {"nodes": nodes, **_marker_settings(request)}, where)
     if settings.get("data_dir") is True:
         settings["data_dir"] = request.getfixturevalue("tmp_path") / "kafka"
     if "kafka_clock" in request.fixturenames:
@@ -198,17 +200,18 @@ def _marker_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     return settings
 
 
-def _with_broker_config(settings: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the settings with a BrokerConfig where they have a dict of Kafka's names."""
+def _with_broker_config(request: pytest.FixtureRequest, settings: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the settings with a BrokerConfig, of the session's profile where they name none."""
     try:
         from dualwrite.broker_emulator.config import BrokerConfig
     except ImportError as error:
         raise pytest.UsageError(
             f"the broker emulator lacks a package ({error}): install dualwrite[pytest], which includes it"
         ) from error
-    if not isinstance(settings.get("config"), dict):
-        return dict(settings)
+    config = settings.get("config", {})
+    if not isinstance(config, dict):
+        return settings
     try:
-        return {**settings, "config": BrokerConfig.from_properties(settings["config"])}
+        return {**settings, "config": BrokerConfig.from_properties({"profile": request.config.getini(_PROFILE), **config})}
     except ValueError as error:
         raise pytest.UsageError(f"{where}: {error}") from error
