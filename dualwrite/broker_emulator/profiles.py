@@ -24,6 +24,10 @@ class Profile(StrEnum):
     KAFKA_3_9 = "kafka-3.9"
 
 
+NEWEST_RELEASE: Final = Profile.KAFKA_4_4
+"""The default of the command and of the pytest plugin: what works on it works on a Kafka that exists."""
+
+
 class KeepPrepared(StrEnum):
     """The effect of InitProducerId with KeepPreparedTxn on an open transaction (KIP-939)."""
 

@@ -103,6 +103,9 @@ def _two_phase_check(where: str, found: TwoPhaseCommit) -> Check:
 def tier_check(tier: Tier) -> Check:
     """Return the tier of a cluster; a bounded one is a warning."""
     found = f"{int(tier)} ({tier.name})"
+    if tier is Tier.KEEP_PREPARED:
+        remedy = "no released Apache Kafka has KIP-939 in full: test on the Kafka that you run, or with its profile"
+        return warning("kafka", "tier", found, remedy)
     if tier in _UNBOUNDED:
         return Check("kafka", "tier", found)
     remedy = (

@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(_SHOW_INTERNALS, "show dualwrite's own frames in tracebacks too", type="bool", default=False)
-    parser.addini(_PROFILE, "the Kafka that the test's brokers imitate, unless their config says", default="kafka-4.4")
+    parser.addini(_PROFILE, "the Kafka that the test's brokers imitate, unless their config says")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -204,6 +204,7 @@ def _with_broker_config(request: pytest.FixtureRequest, settings: dict[str, Any]
     """Return the settings with a BrokerConfig, of the session's profile where they name none."""
     try:
         from dualwrite.broker_emulator.config import BrokerConfig
+        from dualwrite.broker_emulator.profiles import NEWEST_RELEASE
     except ImportError as error:
         raise pytest.UsageError(
             f"the broker emulator lacks a package ({error}): install dualwrite[pytest], which includes it"
@@ -211,7 +212,8 @@ def _with_broker_config(request: pytest.FixtureRequest, settings: dict[str, Any]
     config = settings.get("config", {})
     if not isinstance(config, dict):
         return settings
+    profile = request.config.getini(_PROFILE) or str(NEWEST_RELEASE)
     try:
-        return {**settings, "config": BrokerConfig.from_properties({"profile": request.config.getini(_PROFILE), **config})}
+        return {**settings, "config": BrokerConfig.from_properties({"profile": profile, **config})}
     except ValueError as error:
         raise pytest.UsageError(f"{where}: {error}") from error

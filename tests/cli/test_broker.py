@@ -6,17 +6,18 @@ import signal
 import subprocess
 import sys
 
-from dualwrite.admin import TransactionAdmin
+from dualwrite.admin import TransactionAdmin, TwoPhaseCommit
 from tests.cli.conftest import assert_one_line, ended, process
 
 
-def test_the_broker_serves_until_it_is_told_to_stop() -> None:
+def test_a_broker_of_a_released_kafka_serves_until_it_is_told_to_stop() -> None:
     running = process("broker", "--nodes", 2, "--topic", "orders:3")
     try:
         assert running.stdout is not None
         address = running.stdout.readline().strip()
         with TransactionAdmin(bootstrap_servers=address) as admin:
             assert len(admin.describe_cluster().brokers) == 2
+            assert admin.describe_two_phase_commit() == dict.fromkeys((0, 1), TwoPhaseCommit.NOT_OFFERED)
     finally:
         running.send_signal(signal.SIGTERM)
         done = ended(running)

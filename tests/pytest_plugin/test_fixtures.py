@@ -80,6 +80,24 @@ def test_of_the_test(kafka_emulator, tmp_path):
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.parametrize(("setting", "expected"), [("", "kafka-4.4"), ("dualwrite_profile = kafka-3.9", "kafka-3.9")])
+def test_brokers_imitate_the_profile_of_the_session(pytester: pytest.Pytester, setting: str, expected: str) -> None:
+    pytester.makeini(f"[pytest]\n{setting}\n")
+    pytester.makepyfile(
+        f"""
+import pytest
+
+def test_of_the_session(kafka_emulator, kafka_session_broker):
+    assert kafka_emulator.config.profile == kafka_session_broker.config.profile == "{expected}"
+
+@pytest.mark.kafka_emulator(config={{"profile": "kip-939"}})
+def test_of_its_own(kafka_emulator):
+    assert kafka_emulator.config.profile == "kip-939"
+"""
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=2)
+
+
 def test_a_cluster_has_three_nodes(pytester: pytest.Pytester) -> None:
     tests = "def test_nodes(kafka_emulator_cluster):\n    assert kafka_emulator_cluster.living_nodes == [0, 1, 2]"
     run(pytester, tests).assert_outcomes(passed=1)

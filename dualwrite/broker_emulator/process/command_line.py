@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.config import BrokerConfig, read_properties
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.process.tuning import settle_memory, take_all_descriptors
-from dualwrite.broker_emulator.profiles import Profile
+from dualwrite.broker_emulator.profiles import NEWEST_RELEASE, Profile
 from dualwrite.broker_emulator.security.listener import UNROUTABLE
 from dualwrite.broker_emulator.topics.topics import why_not_a_topic_name
 
@@ -228,7 +228,8 @@ def _settings(text: str) -> Mapping[str, str]:
 def _properties(options: Mapping[str, Any]) -> dict[str, str]:
     """Return all settings; a later one overrides an earlier one."""
     properties = {name: value for settings in options["config"] for name, value in settings.items()}
-    return properties if options["profile"] is None else {**properties, "profile": options["profile"]}
+    given = {} if options["profile"] is None else {"profile": options["profile"]}
+    return {"profile": str(NEWEST_RELEASE), **properties, **given}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -244,7 +245,7 @@ def _properties(options: Mapping[str, Any]) -> dict[str, str]:
     "--profile",
     type=click.Choice([str(profile) for profile in Profile]),
     metavar="NAME",
-    help=f"Behaviour to imitate: {', '.join(Profile)}. [default: kip-939, everything that the KIPs specify]",
+    help=f"Behaviour to imitate: {', '.join(Profile)}. [default: that of --config profile=..., else {NEWEST_RELEASE}]",
 )
 @click.option(
     "--control",
