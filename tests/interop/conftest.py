@@ -130,7 +130,11 @@ def apache_kafka_3_9() -> Broker:
     return shared(OLDER)
 
 
-@pytest.fixture(scope="session", params=["emulated_kafka", "emulated_kafka_4_4", "apache_kafka"])
+RELEASED_EMULATOR = pytest.param("emulated_kafka_4_4", marks=pytest.mark.proof)
+"""For `make proof`, where the default profile does the same: `released_kafka` is for what differs."""
+
+
+@pytest.fixture(scope="session", params=["emulated_kafka", RELEASED_EMULATOR, "apache_kafka"])
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Each of the brokers in turn."""
     chosen: Broker = request.getfixturevalue(request.param)
@@ -139,7 +143,7 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 
 every_broker = pytest.mark.parametrize(
     "broker",
-    ["emulated_kafka", "emulated_kafka_4_4", "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
+    ["emulated_kafka", RELEASED_EMULATOR, "emulated_kafka_3_9", "apache_kafka", "apache_kafka_3_9"],
     indirect=True,
 )
 """For tests whose requests Kafka 3.9 serves as well."""

@@ -91,9 +91,8 @@ def _zstd_bomb() -> bytes:
     return bytes(compressor.finish())
 
 
-@pytest.mark.parametrize(("codec", "bomb"), [(GZIP, _gzip_bomb), (ZSTD, _zstd_bomb)])
-def test_a_batch_that_expands_a_thousandfold_is_too_large(client: RawClient, codec: int, bomb: Any) -> None:
-    answer = client.produce("t", batch(bomb(), attributes=codec))
+def test_a_batch_that_expands_a_thousandfold_is_too_large(client: RawClient) -> None:
+    answer = client.produce("t", batch(_gzip_bomb(), attributes=GZIP))
     assert (answer.error_code, "once they are decompressed" in answer.error_message) == (TOO_LARGE, True)
 
 

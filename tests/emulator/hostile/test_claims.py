@@ -54,11 +54,11 @@ def test_every_length_that_can_be_claimed(victim: Victim, key: int, version: int
     assert memory_bytes() - before < 64 * MEBIBYTE
 
 
-@pytest.mark.parametrize(("key", "version"), SERVED)
-def test_every_request_with_an_array_is_checked(key: int, version: int) -> None:
-    kind: Any = request_schema(key, version)
-    has_arrays = "tuple" in " ".join(str(member.type) for member in kind.__dataclass_fields__.values())
-    assert (bounds_check(kind) is not None) == has_arrays
+def test_every_request_with_an_array_is_checked() -> None:
+    for key, version in SERVED:
+        kind: Any = request_schema(key, version)
+        has_arrays = "tuple" in " ".join(str(member.type) for member in kind.__dataclass_fields__.values())
+        assert (bounds_check(kind) is not None) == has_arrays, (key, version)
 
 
 def test_a_frame_that_claims_much_and_brings_little_takes_no_memory(victim: Victim) -> None:

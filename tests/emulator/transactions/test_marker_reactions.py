@@ -13,13 +13,13 @@ KAFKA_REACTIONS = {
 }
 
 
-@pytest.mark.parametrize("error", list(ErrorCode))
-def test_every_response_has_kafkas_reaction_or_is_illegal(error: ErrorCode) -> None:
-    if error in KAFKA_REACTIONS:
-        assert reaction_to(error) is KAFKA_REACTIONS[error]
-    else:
-        with pytest.raises(RuntimeError, match=error.name):
-            reaction_to(error)
+def test_every_response_has_kafkas_reaction_or_is_illegal() -> None:
+    for error in ErrorCode:
+        if error in KAFKA_REACTIONS:
+            assert reaction_to(error) is KAFKA_REACTIONS[error]
+        else:
+            with pytest.raises(RuntimeError, match=error.name):
+                reaction_to(error)
 
 
 def test_a_deleted_topic_needs_no_marker() -> None:

@@ -92,7 +92,7 @@ def test_producer_first(world: World) -> None:
 
 
 @pytest.mark.profiles(KIP_939)  # the count is taken before any profile is looked at
-@pytest.mark.parametrize("is_first", [pytest.param(True, marks=pytest.mark.proof), False])
+@pytest.mark.parametrize("is_first", [True, False])
 def test_one_id_does_not_multiply_partitions(world: World, is_first: bool) -> None:
     """320 times 320 are more than a request may have in all."""
     identity = world.wire.init_ok("x")

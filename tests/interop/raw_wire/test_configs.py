@@ -190,10 +190,7 @@ def test_alterations_are_answered_by_the_emulator() -> None:
     assert answers == expected
 
 
-@pytest.mark.parametrize("broker", ["real", "emulated"])
-def test_a_type_requested_twice_is_listed_once(request: pytest.FixtureRequest, broker: str) -> None:
-    wire: Wire = request.getfixturevalue(broker)
-
+def test_a_type_requested_twice_is_listed_once(wire: Wire) -> None:
     def listed(*types: int) -> list[tuple[int, str]]:
         answer = wire.ask("ListConfigResources", 1, resource_types=[*types])
         return sorted((each.resource_type, each.resource_name) for each in answer.config_resources)
