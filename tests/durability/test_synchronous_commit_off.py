@@ -78,17 +78,13 @@ def test_a_hook_that_lowers_synchronous_commit_after_the_state_was_written_is_ov
     engine.dispose()
 
 
-@pytest.mark.parametrize(("before", "raised"), [("off", "on"), ("local", "on"), ("remote_write", "on")])
-def test_a_weaker_synchronous_commit_is_raised(one_node: PostgresNode, before: str, raised: str) -> None:
-    assert raised_from(one_node, before) == raised
-
-
-def test_a_stronger_synchronous_commit_is_kept(one_node: PostgresNode) -> None:
-    assert raised_from(one_node, "remote_apply") == "remote_apply"
-
-
-def raised_from(node: PostgresNode, before: str) -> object:
-    engine = sa.create_engine(node.url)
-    with engine.begin() as connection:
+@pytest.mark.parametrize(
+    ("before", "raised"),
+    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")],
+)
+def test_a_weaker_synchronous_commit_is_raised_and_a_stronger_one_kept(
+    one_node: PostgresNode, before: str, raised: str
+) -> None:
+    with sa.create_engine(one_node.url).begin() as connection:
         connection.exec_driver_sql(f"SET LOCAL synchronous_commit = {before}")
-        return connection.exec_driver_sql(f"SELECT {RAISE}").scalar()
+        assert connection.exec_driver_sql(f"SELECT {RAISE}").scalar() == raised

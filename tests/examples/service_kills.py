@@ -1,21 +1,17 @@
 """Services that die by SIGKILL between any two steps of their dual writes, again and again; then both sides compared.
 
-    python -m tests.examples.service_kills --kills 1000
-
-Each run has a database and a broker of its own. With `--instances 2` two processes of a service are alive at a time,
-and die independently. Some lives end by SIGTERM instead, after which the service has to end by itself; and some are
+Each run has a database and a broker of its own. With two instances two processes of a service are alive at a time, and
+die independently. Some lives end by SIGTERM instead, after which the service has to end by itself; and some are
 frozen on the way, for longer than their leases last, and go on as if nothing had happened.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import random
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -24,14 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 from typing import Final, Protocol
 
 import httpx
 
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
-from dualwrite.testing.postgres import PostgresServer
 from examples import fastapi_service, faststream_service
 from tests.examples.service_lives import (
     Death,
@@ -292,26 +285,3 @@ def _lives(service: Service, logs: Surroundings, instance: int, deaths: Iterator
         )
         before, _, behind = logs.end_of(life).rpartition(death.signal.name)
         yield f"{death.signal.name} {behind.split()[0] if before else 'at no point'}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Kill the examples of services, and compare both sides.")
-    parser.add_argument("--kills", type=int, default=1000, help="in all; default: %(default)s")
-    parser.add_argument("--kills-per-run", type=int, default=50, help="after which both sides are compared")
-    parser.add_argument("--instances", type=int, default=1, help="processes of a service at a time")
-    parser.add_argument("services", nargs="*", default=list(SERVICES), help=f"of {', '.join(SERVICES)}; default: all")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    arguments = parser.parse_args()
-    runs_of_each = -(-arguments.kills // (len(arguments.services) * arguments.kills_per_run))
-    with PostgresServer.start() as postgres:
-        postgres.spare_the_disk()
-        for name in arguments.services:
-            for seed in range(arguments.seed, arguments.seed + runs_of_each):
-                with Emulator() as emulator, tempfile.TemporaryDirectory() as logs:
-                    site = Site(postgres, emulator, f"kills_{name}_{seed}", Path(logs))
-                    run = kill_service(site, name, arguments.kills_per_run, seed, instances=arguments.instances)
-                print(run, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import asyncpg
@@ -425,20 +424,6 @@ def test_a_forked_process_has_an_outbox_of_its_own(scenario: PsycopgScenario) ->
         assert os.waitpid(child, 0)[1] == 0
         write(pool, scenario, 3)
         assert_published(scenario, 1, 2, 3)
-
-
-def test_a_fork_inside_a_block(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario) as pool:
-        write(pool, scenario, 1)
-        child = 0
-        with suppress(IllegalStateError), pool.transaction() as tx:
-            put(tx, scenario, 2)
-            child = os.fork()
-        if child == 0:
-            os._exit(0 if tx.outcome is Outcome.ROLLED_BACK else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert tx.outcome is Outcome.STORED
-        assert_published(scenario, 1, 2)
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------
