@@ -1,4 +1,4 @@
-"""Docstrings, comments, errors, log lines and help name their things: a record, a client, a row, and not "what"."""
+"""Docstrings, comments, errors, log lines, help and pages name their things: a record, a client, a row, not "what"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ PRODUCT = [
     "spark_sink",
 ]
 FOLDERS = [*PRODUCT, "benchmarks", "examples", "tests"]
+MOST_ON_PAGES = {".": 1.0, "docs": 1.0, "docs/decisions": 2.0, "docs/internals": 2.0}
 
 LEAST_WORDS = 5
 SQL = re.compile(r"\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE)\b")
@@ -52,23 +53,35 @@ def sentences(path: Path) -> Iterator[str]:
             yield text
 
 
-def assert_named(folder: str, read: Callable[[Path], Iterator[str]]) -> None:
+def prose(page: Path) -> Iterator[str]:
+    """Yield the text of a page, without code and without the targets of links."""
+    yield re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", " ", page.read_text(), flags=re.DOTALL)
+
+
+def assert_named(
+    paths: Iterable[Path], read: Callable[[Path], Iterator[str]], most: float = MOST_IN_1000_WORDS
+) -> None:
     words = 0
     found: list[str] = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    for path in sorted(paths):
         for text in read(path):
             words += len(text.split())
             for match in DESCRIBED.finditer(text):
                 around = " ".join(text[max(0, match.start() - 60) : match.end() + 60].split())
                 found.append(f"{path.relative_to(ROOT)}: ...{around}...")
-    assert 1000 * len(found) / words <= MOST_IN_1000_WORDS, "\n".join(found)
+    assert 1000 * len(found) / words <= most, "\n".join(found)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_and_comments_name_things(folder: str) -> None:
-    assert_named(folder, texts)
+    assert_named((ROOT / folder).rglob("*.py"), texts)
 
 
 @pytest.mark.parametrize("folder", PRODUCT)
 def test_errors_log_lines_and_help_name_things(folder: str) -> None:
-    assert_named(folder, sentences)
+    assert_named((ROOT / folder).rglob("*.py"), sentences)
+
+
+@pytest.mark.parametrize("folder", MOST_ON_PAGES)
+def test_pages_name_things(folder: str) -> None:
+    assert_named((ROOT / folder).glob("*.md"), prose, MOST_ON_PAGES[folder])
