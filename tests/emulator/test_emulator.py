@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
+from dualwrite.broker_emulator import Emulator, PausePoint
 from tests.emulator.api.raw_client import RawClient, batch_of, fetch_fields, plain_batch
 
 
@@ -46,15 +46,6 @@ def test_stop_does_not_wait_for_waiting_requests() -> None:
         client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
         assert client.is_silent()
     assert client.is_closed()
-
-
-def test_an_address_that_is_taken() -> None:
-    with Emulator() as emulator:
-        other = Emulator(listen=emulator.bootstrap_servers)
-        with pytest.raises(OSError, match="address already in use"):
-            other.start()
-        with pytest.raises(RuntimeError, match="is not running"):
-            other.transactions()
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:99999", "127.0.0.1", ":0", "127.0.0.1:http"])
@@ -138,11 +129,3 @@ def test_as_a_process(stop: signal.Signals) -> None:
         assert process.returncode == 0
         assert output == ""
         assert len(addresses.split(",")) == 2
-
-
-def test_settings_reach_the_broker() -> None:
-    config = BrokerConfig.from_properties({"num.partitions": "4", "profile": "kafka-3.9"})
-    with Emulator(config=config) as emulator:
-        with RawClient(emulator.bootstrap_servers) as client:
-            client.topic_id("made")  # creates it
-        assert emulator.log("made", 3).log_end_offset == 0

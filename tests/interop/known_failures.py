@@ -9,7 +9,7 @@ from .client_folders import Fault, KnownFailure, On
 
 KNOWN_FAILURES: Final[Mapping[str, Mapping[str, KnownFailure]]] = {
     "kafka_go": {
-        "cases/reads_what_was_committed": KnownFailure(
+        "cases/reads_committed_records_only": KnownFailure(
             (On.EMULATOR, On.APACHE_KAFKA),
             Fault.CLIENT,
             "its isolation level limits how far the broker reads; what was aborted, and the markers, are not left out",

@@ -205,23 +205,3 @@ class SecurityPrograms:
         with pytest.raises(CaseError, match=self.not_authorized):
             self.send(program, secured, LIMITED_LOGIN, secured_topic)
         assert values_of(secured_wire, secured_topic) == []
-
-
-class AdministrationPrograms:
-    """Topics, settings and groups."""
-
-    def test_topics(self, run: Run, topic: str) -> None:
-        topic_already_exists = 36
-        expected = {"again": topic_already_exists, "partitions": 4, "deleted": 0}
-        assert run("topics", topic=f"{topic}-made") == expected
-
-    def test_settings(self, run: Run, topic: str) -> None:
-        assert run("settings", topic=topic) == "5000"
-
-    def test_groups(self, run: Run, wire: Wire, topic: str, group: str) -> None:
-        group_id_not_found = 69
-        run("produce", topic=topic, values=["a", "b"], codec="none")
-        wire.wait_for_coordinator(group, GROUP)
-        run("consume", topic=topic, group=group, count=2)
-        expected = {"state": "Empty", "offset": 2, "deleted": 0, "again": group_id_not_found}
-        assert run("groups", topic=topic, group=group) == expected

@@ -59,7 +59,6 @@ FILES: Final = frozenset(
         "tests/emulator/hostile/test_large_topics.py",
         "tests/emulator/hostile/test_long_loops.py",
         "tests/emulator/nodes/test_clients_in_motion.py",
-        "tests/emulator/nodes/test_group_members.py",
         "tests/emulator/test_consumer_group_clients.py",
         "tests/emulator/storage/test_full_disk.py",
         "tests/emulator/test_killed_broker_clients.py",

@@ -69,18 +69,6 @@ def alter_group(client: RawClient, **configs: str) -> None:
     assert alter(client, GROUP, "g", *changes) == (0, None)
 
 
-def test_sessions_end_on_the_brokers_clock(emulator: Emulator, client: RawClient) -> None:
-    heartbeat(client, "m1", 0)
-    heartbeat(client, "m2", 0)
-    emulator.advance_clock(44_999)
-    assert heartbeat(client, "m2", 3).error_code == 0
-    emulator.advance_clock(1)
-    assert set(group_of(emulator).members) == {"m2"}
-    assert heartbeat(client, "m1", 2).error_code == 25
-    emulator.advance_clock(45_000)
-    assert group_of(emulator).state == "Empty"
-
-
 def test_a_member_that_does_not_release_partitions_in_time_is_fenced(emulator: Emulator, client: RawClient) -> None:
     heartbeat(client, "m1", 0)
     heartbeat(client, "m2", 0)

@@ -64,11 +64,3 @@ def test_an_open_transaction_goes_on_behind_the_new_start(emulator: Emulator, cl
     read = client.fetch("t", offset=12)
     assert read.last_stable_offset == 14
     assert [row.producer_id for row in read.aborted_transactions] == [producer.producer_id]
-
-
-def test_a_restart_remembers_where_the_log_begins(tmp_path: Path) -> None:
-    with Emulator(topics={"t": 1}, data_dir=tmp_path) as emulator, RawClient(emulator.bootstrap_servers) as client:
-        client.produce("t", plain_batch(b"1", b"2", b"3"))
-        assert delete(client, 2) == (0, 2)
-    with Emulator(data_dir=tmp_path) as emulator:
-        assert (emulator.log("t").log_start_offset, emulator.log("t").log_end_offset) == (2, 3)

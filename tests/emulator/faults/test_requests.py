@@ -259,28 +259,9 @@ def test_the_first_of_a_pair_can_be_let_go(emulator: Emulator, client: RawClient
     assert client.produce("t", plain_batch(b"next")).base_offset == 1
 
 
-NOT_COORDINATOR = 16
-
-
-def test_an_error_is_answered_and_nothing_applied(emulator: Emulator, client: RawClient) -> None:
-    fault = emulator.faults.add(Fault(api="Produce", action=Error(NOT_COORDINATOR)))
-    assert client.produce("t", plain_batch(b"1")).error_code == NOT_COORDINATOR
-    assert client.produce("t", plain_batch(b"1")).base_offset == 0
-    assert fault.hits == 1
-    assert not emulator.faults.active
-
-
 def test_count_and_skip(emulator: Emulator, client: RawClient) -> None:
     emulator.faults.add(Fault(api=0, skip=1, count=2, action=Error(7)))
     assert [client.produce("t", plain_batch(b"1")).error_code for _ in range(4)] == [0, 7, 7, 0]
-
-
-def test_a_fault_without_count_lasts_until_removed(emulator: Emulator, client: RawClient) -> None:
-    fault = emulator.faults.add(Fault(api="produce", count=None, action=Error(7)))
-    assert [client.produce("t", plain_batch(b"1")).error_code for _ in range(3)] == [7, 7, 7]
-    fault.remove()
-    fault.remove()
-    assert client.produce("t", plain_batch(b"1")).error_code == 0
 
 
 def test_a_reply_can_be_dropped_after_applying(emulator: Emulator, client: RawClient) -> None:
@@ -345,14 +326,6 @@ def test_selectors(emulator: Emulator, client: RawClient, fault: Fault, hit: boo
     handle = emulator.faults.add(fault)
     assert client.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
     assert handle.hits == int(hit)
-
-
-def test_topics_are_recognised_by_id(emulator: Emulator, client: RawClient) -> None:
-    topic_id = client.topic_id("t")
-    handle = emulator.faults.add(Fault(topic="t"))
-    client.produce(topic_id, plain_batch(b"1"), version=13)
-    client.fetch(topic_id, version=13)
-    assert handle.hits == 2
 
 
 def test_observing_changes_nothing_and_does_not_use_up_the_next_fault(emulator: Emulator, client: RawClient) -> None:

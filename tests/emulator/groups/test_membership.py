@@ -64,14 +64,6 @@ def test_most_votes_among_the_common_protocols() -> None:
     assert simulated.group.protocol_name == "range"
 
 
-def test_group_max_size() -> None:
-    simulated = SimulatedGroup(max_size=2)
-    simulated.stable(2)
-    refused = simulated.answered()
-    assert refused.error == ErrorCode.group_max_size_reached
-    assert simulated.group.state is STABLE
-
-
 def test_the_last_to_join_again_are_refused_if_the_group_is_too_large() -> None:
     simulated = SimulatedGroup()
     members = simulated.stable(3)

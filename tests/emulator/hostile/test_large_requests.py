@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -114,13 +113,6 @@ def _acknowledge_partitions(client: RawClient) -> Any:
     return answer
 
 
-def _fetch_of_topics(client: RawClient) -> Any:
-    """This version can report an error only in rows."""
-    rows = ({"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1},)
-    topics = tuple({"topic": f"n{index}", "partitions": rows} for index in range(MOST // 2))
-    return client.call("fetch", 4, **{**fetch_fields(4, "t"), "topics": topics}).responses
-
-
 def _leave(client: RawClient) -> Any:
     """Remove static members that the group does not have."""
     member = {"group_id": "left", "member_id": "", "member_epoch": 0, "rack_id": None, "server_assignor": None}
@@ -157,7 +149,6 @@ def _describe_quorum(client: RawClient) -> Any:
         _share_fetch,
         _acknowledge_partitions,
         _describe_quorum,
-        _fetch_of_topics,
         _leave,
         _alter_the_same_resource,
     ],
@@ -173,12 +164,6 @@ def _check_turns(emulator: Emulator, send: Callable[[RawClient], None]) -> None:
     with RawClient(emulator.bootstrap_servers) as client, watched(emulator) as turns:
         send(client)
     assert turns.longest < LONGEST
-
-
-def _list_a_type_of_resources_often(client: RawClient) -> None:
-    """The response names each resource once, so it is as short as the response to a short request."""
-    often = client.call("list_config_resources", 1, resource_types=(2,) * MOST)
-    assert often.config_resources == client.call("list_config_resources", 1, resource_types=(2,)).config_resources
 
 
 def _alter_many_settings(client: RawClient) -> None:
@@ -208,36 +193,12 @@ def _describe_many_settings(client: RawClient) -> None:
     assert (row.error_code, row.configs) == (ErrorCode.none, ())
 
 
-def _share_states(client: RawClient) -> None:
-    """Write very many overlapping batches, twice the same ones, and read them very often."""
-    topic_id = Sharer(client, "states", "t").topic_id
-    partition: dict[str, Any] = {"partition": 0, "state_epoch": 1, "start_offset": 0}
-    topics = ({"topic_id": topic_id, "partitions": (partition,)},)
-    client.call("initialize_share_group_state", 0, group_id="states", topics=topics)
-    for _ in range(2):
-        batches = tuple(
-            {"first_offset": index, "last_offset": 100_000 - index, "delivery_state": 0, "delivery_count": count}
-            for index, count in zip(range(24_000), cycle((1, 2, 3)), strict=False)
-        )
-        written = {"leader_epoch": 0, "delivery_complete_count": 0, "state_batches": batches}
-        partition |= written
-        topics = ({"topic_id": topic_id, "partitions": (partition,)},)
-        answer = client.call("write_share_group_state", 1, group_id="states", topics=topics)
-        assert answer.results[0].partitions[0].error_code == ErrorCode.none
-    rows = ({"partition": 0, "leader_epoch": 0},) * MANY
-    topics = ({"topic_id": topic_id, "partitions": rows},)
-    (row,) = client.call("read_share_group_state", 0, group_id="states", topics=topics).results[0].partitions
-    assert len(row.state_batches) > 24_000
-
-
 @pytest.mark.parametrize(
     "send",
     [
-        _list_a_type_of_resources_often,
         _alter_many_settings,
         _extend_a_long_list,
         _describe_many_settings,
-        _share_states,
     ],
 )
 def test_other_clients_are_served_while_a_response_is_encoded(

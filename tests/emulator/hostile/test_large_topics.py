@@ -96,22 +96,10 @@ def _alters_all_brokers(client: RawClient) -> None:
     assert response.responses[0].error_code is ErrorCode.none
 
 
-def _alters_many_resources(client: RawClient) -> None:
-    resources = tuple({"resource_type": 2, "resource_name": f"no-{index}", "configs": ()} for index in range(MANY))
-    response = client.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
-    assert len(response.responses) == MANY
-
-
 def _commits_a_transaction(client: RawClient) -> None:
     producer = client.init_producer_id("x")
     assert len(client.add_partitions("x", producer, "big", *(index % MANY for index in range(NAMED)))) == NAMED
     assert client.end_txn("x", producer, commit=True).error_code is ErrorCode.none
-
-
-def _verifies_many_transactions(client: RawClient) -> None:
-    transaction = {"transactional_id": "y", "producer_id": 1, "producer_epoch": 0, "verify_only": True, "topics": ()}
-    response = client.call("add_partitions_to_txn", 4, transactions=(transaction,) * NAMED)
-    assert len(response.results_by_transaction) == NAMED
 
 
 def _is_refused(client: RawClient) -> None:
@@ -135,9 +123,7 @@ def _is_refused(client: RawClient) -> None:
         _describes_log_dirs,
         _describes_configs,
         _alters_all_brokers,
-        _alters_many_resources,
         _commits_a_transaction,
-        _verifies_many_transactions,
         _is_refused,
     ],
 )

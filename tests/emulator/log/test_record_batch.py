@@ -18,12 +18,10 @@ from dualwrite.broker_emulator.log.record_batch import (
     UnsupportedCompressionError,
     build_batch,
     build_end_txn_marker,
-    build_single,
     iter_records,
     parse_end_txn_marker,
     parse_header,
     split_batches,
-    stamp,
 )
 from tests.emulator.log.writers import NOW_MS, WRITERS, batch, foreign_batches
 
@@ -160,10 +158,3 @@ def test_records_that_do_not_parse_are_corrupt_and_nothing_else(body: bytes, rec
     except CorruptRecordError:
         return
     assert len(parsed) == record_count
-
-
-def test_a_batch_built_by_a_leader_equals_the_stamped_one() -> None:
-    built = build_batch([(b"key", b"x" * 300)], timestamp_ms=5)
-    stamped = stamp(built, parse_header(built), base_offset=77, leader_epoch=3)
-    assert build_single(b"key", b"x" * 300, timestamp_ms=5, base_offset=77, leader_epoch=3) == stamped
-    assert split_batches(stamped)[0][0].base_offset == 77

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
-from dualwrite.broker_emulator.log.files import OpenFiles, sync_data
+from dualwrite.broker_emulator.log.files import OpenFiles
 from dualwrite.broker_emulator.log.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.segments import StorageError
@@ -208,10 +208,6 @@ def test_a_flush_waits_for_a_descriptor_and_for_nothing_else() -> None:
     asyncio.run(flush_with(third_time)).check()
     with pytest.raises(StorageError, match="Input/output error"):
         asyncio.run(flush_with(never))
-
-
-def test_a_file_that_was_deleted_needs_no_flush(folder: Path) -> None:
-    sync_data(folder / "00000000000000000000.log")
 
 
 def test_reading_is_as_cheap_in_a_large_segment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 from dualwrite.broker_emulator import Emulator, PausePoint
 from tests.emulator.api.raw_client import (
     RawClient,
-    add_partitions_fields,
     batch_of,
     milliseconds,
     plain_batch,
@@ -191,20 +190,6 @@ def test_markers_wait_for_replication(emulator: Emulator, connect: Connect) -> N
     complete.release()
     log = emulator.log("t")
     assert (log.log_end_offset, log.last_stable_offset) == (2, 2)
-
-
-def test_a_decision_is_answered_when_it_is_replicated(emulator: Emulator, connect: Connect) -> None:
-    coordinator = emulator.coordinator(transactional_id="x")
-    client = connect(coordinator)
-    producer = client.init_producer_id("x")
-    index = next(index for index in range(3) if emulator.log("__transaction_state", index).log_end_offset)
-    held = emulator.hold_replication("__transaction_state", index)
-    asked = client.send("add_partitions_to_txn", 3, **add_partitions_fields("x", producer, "t", 0))
-    assert client.is_silent()
-    assert connect(coordinator).end_txn("x", producer, commit=True).error_code == 51
-    held.release()
-    answer = client.receive("add_partitions_to_txn", 3, asked)
-    assert answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
 
 
 @pytest.mark.parametrize("end", ["crash_node", "move"])

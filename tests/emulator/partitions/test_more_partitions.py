@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator, Error, Fault, PartitionError
+from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.storage.journal import MetadataJournal
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import Outcome, create_partitions, create_topic, describe
@@ -60,19 +60,6 @@ def test_internal_topics_stay_as_they_are(client: RawClient) -> None:
 def test_the_python_call_raises_the_same_error(emulator: Emulator, name: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         emulator.create_partitions(name, 9)
-
-
-def test_a_fault_hits_one_topic_of_a_request(emulator: Emulator, client: RawClient, topic: str) -> None:
-    emulator.create_topic(f"{topic}-other")
-    fault = emulator.faults.add(Fault(api="CreatePartitions", topic=topic, action=PartitionError(7)))
-    assert create_partitions(client, {topic: 3, f"{topic}-other": 2}) == {
-        topic: Outcome(7),
-        f"{topic}-other": Outcome(0),
-    }
-    assert fault.hits == 1
-    emulator.faults.add(Fault(api="CreatePartitions", action=Error("NOT_CONTROLLER")))
-    assert create_partitions(client, {topic: 3}) == {topic: Outcome(41)}
-    assert len(replicas_of(client, topic)) == 2
 
 
 @pytest.fixture

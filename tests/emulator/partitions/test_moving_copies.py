@@ -61,13 +61,6 @@ def test_a_reassignment_is_complete_at_once(emulator: Emulator, client: RawClien
     assert reassign(client, "t", 0, None).error == 85
 
 
-def test_another_order_is_another_preferred_leader_only(emulator: Emulator, client: RawClient) -> None:
-    epoch = emulator.log("t").leader_epoch
-    assert reassign(client, "t", 0, [1, 0, 2]) == Outcome(0)
-    assert copies(client) == ((1, 0, 2), (1, 0, 2), 0)
-    assert emulator.log("t").leader_epoch == epoch
-
-
 def test_a_reassignment_is_under_way_while_replication_is_held(emulator: Emulator, client: RawClient) -> None:
     reassign(client, "t", 0, [0])
     held = emulator.hold_replication("t")
@@ -211,9 +204,3 @@ def test_preferred_leaders_from_python(emulator: Emulator) -> None:
     assert ("t", 1) in moved
     assert emulator.log("t", 1).leader_id == 1
     assert emulator.elect_preferred_leaders() == []
-
-
-def test_a_fault_hits_one_election(emulator: Emulator, client: RawClient) -> None:
-    emulator.move_leader("t", 0, 1)
-    emulator.faults.add(Fault(api="ElectLeaders", topic="t", partition=0, action=PartitionError(7)))
-    assert elect(client, PREFERRED, {"t": [0, 1]}) == {("t", 0): Outcome(7), ("t", 1): NOT_NEEDED}

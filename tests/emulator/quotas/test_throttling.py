@@ -206,12 +206,6 @@ def test_a_throttled_client_may_leave(emulator: Emulator, client_id: str) -> Non
     emulator.advance_clock(10_000_000)
 
 
-def test_a_removed_quota_throttles_no_client(emulator: Emulator, client: RawClient, client_id: str) -> None:
-    emulator.set_quota({"producer_byte_rate": 1}, client_id=client_id)
-    emulator.set_quota({"producer_byte_rate": None}, client_id=client_id)
-    assert ms(produce(client, 20_000)) == 0
-
-
 def test_librdkafka_is_throttled(emulator: Emulator, client_id: str) -> None:
     """The client gets the throttle time, and its requests of the meantime are served afterwards."""
     emulator.set_quota({"producer_byte_rate": 1000}, client_id=client_id)

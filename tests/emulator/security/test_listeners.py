@@ -267,11 +267,6 @@ def test_the_listen_address_and_the_advertised_address_may_differ(
     assert (listener.name, listener.host, listener.advertised(0, 5)) == ("PLAINTEXT", host, told)
 
 
-def test_a_listen_address_has_one_name() -> None:
-    with pytest.raises(ValueError, match=r"advertised\.listeners names OTHER, which listeners does not have"):
-        listeners_of("0.0.0.0:9092", None, {"advertised.listeners": "OTHER://broker:9092"})
-
-
 def test_ipv6_addresses_are_in_brackets() -> None:
     assert Endpoint("::1", 9092).address == "[::1]:9092"
     assert Endpoint("127.0.0.1", 9092).address == "127.0.0.1:9092"

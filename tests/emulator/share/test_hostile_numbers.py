@@ -181,11 +181,3 @@ def test_start_offsets_that_cannot_be(client: RawClient, start_offset: int) -> N
     assert alter(client, start_offset).error_code == 42
     described = client.call("share_group_describe", 1, group_ids=("new",), include_authorized_operations=False)
     assert described.groups[0].error_code == 69, "the group was not created"
-
-
-def test_a_start_offset_that_no_record_will_have(client: RawClient) -> None:
-    assert alter(client, LAST).error_code == 0
-    member = Sharer(client, "new", "t").join()
-    member.put("a")
-    part = member.fetch(max_wait_ms=0)
-    assert (part.error, part.acquired) == (0, [])

@@ -6,16 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.log.reading import UnknownKeyVersionError
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import PERSISTED_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transaction_log import (
     TransactionLogError,
-    decode_key,
     decode_value,
     encode_value,
-    partition_for,
 )
 
 EMPTY_V0 = "0000 000000000000002a 0003 0000ea60 00 ffffffff 00000000000003e8 ffffffffffffffff"
@@ -55,28 +52,12 @@ def test_a_value_that_cannot_be_decoded_is_refused(value: str) -> None:
         decode_value("txn-1", bytes.fromhex(value))
 
 
-def test_a_key_of_a_later_version_is_left_alone() -> None:
-    with pytest.raises(TransactionLogError):
-        decode_key(bytes.fromhex("0000000574"))
-    with pytest.raises(UnknownKeyVersionError):
-        decode_key(bytes.fromhex("0001000174"))
-
-
 def test_states_that_exist_in_memory_only_are_not_written() -> None:
     dead = TransactionMetadata(
         transactional_id="x", producer_id=1, producer_epoch=2, timeout_ms=3, state=TransactionState.DEAD
     )
     with pytest.raises(ValueError, match="Dead"):
         encode_value(dead, 1)
-
-
-@given(st.text(st.characters(codec="ascii"), max_size=300))
-def test_partition_of_an_ascii_id_is_that_of_javas_hash(transactional_id: str) -> None:
-    code = 0
-    for character in transactional_id:
-        code = (31 * code + ord(character)) & 0xFFFFFFFF
-    signed = code - 0x100000000 if code >= 0x80000000 else code
-    assert partition_for(transactional_id, 50) == (0 if signed == -0x80000000 else abs(signed) % 50)
 
 
 _int16 = st.integers(-1, 32767)

@@ -288,21 +288,6 @@ def test_queue_is_per_id(world: World) -> None:
         assert in_flight.result(60).error == NONE
 
 
-@rule("Verification queue / the one that waited is asked about when the first is answered")
-def test_turn(world: World) -> None:
-    identity = world.wire.init_ok("x")
-    assert world.wire.add("x", identity, ("many", 0), ("many", 1)) == [NONE] * 2
-    held = world.hold(PausePoint.BEFORE_VERIFICATION)
-    with ThreadPoolExecutor() as threads:
-        first = ask(world, threads, identity, 0)
-        held.wait_reached()
-        second = ask(world, threads, identity, 1)
-        wait_until(lambda: queued_epoch(world) is not None)
-        held.release()
-        assert [first.result(60).error, second.result(60).error] == [NONE, NONE]
-    assert world.write("x", identity, "t").error == NONE
-
-
 @rule("TxnOffsetCommit / a clash in the queue (13) is 14")
 def test_queue_of_offset_commits(world: World, wire: Wire) -> None:
     identity = wire.init_ok("x")

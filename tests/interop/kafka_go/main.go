@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,9 +16,6 @@ var cases = map[string]caseFunc{
 	"consume":   consume,
 	"partition": partition,
 	"members":   members,
-	"topics":    topics,
-	"settings":  settings,
-	"groups":    groups,
 }
 
 var codecs = map[string]kafka.Compression{
@@ -138,111 +134,6 @@ func members(ctx context.Context, in input) (any, error) {
 		}()
 	}
 	return of.wait(ctx, in.Partitions)
-}
-
-func client(in input) *kafka.Client {
-	return &kafka.Client{Addr: kafka.TCP(in.Servers), Timeout: 10 * time.Second, Transport: transport()}
-}
-
-func topics(ctx context.Context, in input) (any, error) {
-	made := kafka.TopicConfig{Topic: in.Topic, NumPartitions: 2, ReplicationFactor: 1}
-	create := func() (error, error) {
-		created, err := client(in).CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{made}})
-		if err != nil {
-			return nil, err
-		}
-		return created.Errors[in.Topic], nil
-	}
-	if refused, err := create(); err != nil || refused != nil {
-		return nil, errors.Join(err, refused)
-	}
-	again, err := create()
-	if err != nil {
-		return nil, err
-	}
-	added, err := client(in).CreatePartitions(ctx, &kafka.CreatePartitionsRequest{
-		Topics: []kafka.TopicPartitionsConfig{{Name: in.Topic, Count: 4}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if refused := added.Errors[in.Topic]; refused != nil {
-		return nil, refused
-	}
-	partitions := 0
-	for partitions != 4 {
-		described, err := client(in).Metadata(ctx, &kafka.MetadataRequest{Topics: []string{in.Topic}})
-		if err != nil {
-			return nil, err
-		}
-		partitions = len(described.Topics[0].Partitions)
-	}
-	deleted, err := client(in).DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{in.Topic}})
-	if err != nil {
-		return nil, err
-	}
-	return map[string]any{
-		"again": codeOf[kafka.Error](again), "partitions": partitions, "deleted": codeOf[kafka.Error](deleted.Errors[in.Topic]),
-	}, nil
-}
-
-func settings(ctx context.Context, in input) (any, error) {
-	change := kafka.IncrementalAlterConfigsRequestConfig{
-		Name: "retention.ms", Value: "5000", ConfigOperation: kafka.ConfigOperationSet,
-	}
-	altered, err := client(in).IncrementalAlterConfigs(ctx, &kafka.IncrementalAlterConfigsRequest{
-		Resources: []kafka.IncrementalAlterConfigsRequestResource{{
-			ResourceType: kafka.ResourceTypeTopic, ResourceName: in.Topic,
-			Configs: []kafka.IncrementalAlterConfigsRequestConfig{change},
-		}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if refused := altered.Resources[0].Error; refused != nil {
-		return nil, refused
-	}
-	for {
-		described, err := client(in).DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{
-			Resources: []kafka.DescribeConfigRequestResource{{
-				ResourceType: kafka.ResourceTypeTopic, ResourceName: in.Topic, ConfigNames: []string{"retention.ms"},
-			}},
-		})
-		if err != nil {
-			return nil, err
-		}
-		entry := described.Resources[0].ConfigEntries[0]
-		if entry.ConfigValue != "604800000" {
-			return entry.ConfigValue, nil
-		}
-	}
-}
-
-func groups(ctx context.Context, in input) (any, error) {
-	described, err := client(in).DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{in.Group}})
-	if err != nil {
-		return nil, err
-	}
-	committed, err := client(in).OffsetFetch(ctx, &kafka.OffsetFetchRequest{
-		GroupID: in.Group, Topics: map[string][]int{in.Topic: {0}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	var codes []int
-	for range 2 {
-		deleted, err := client(in).DeleteGroups(ctx, &kafka.DeleteGroupsRequest{GroupIDs: []string{in.Group}})
-		if err != nil {
-			return nil, err
-		}
-		codes = append(codes, codeOf[kafka.Error](deleted.Errors[in.Group]))
-	}
-	return map[string]any{
-		"state":   described.Groups[0].GroupState,
-		"offset":  committed.Topics[in.Topic][0].CommittedOffset,
-		"deleted": codes[0],
-		"again":   codes[1],
-	}, nil
 }
 
 func nameOf(err error) string { return fmt.Sprint(codeOf[kafka.Error](err)) }

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.interop.program_cases import AdministrationPrograms, RecordPrograms
-
-
-class TestAdministration(AdministrationPrograms):
-    """The cases of every program."""
+from tests.interop.program_cases import RecordPrograms
 
 
 class TestRecords(RecordPrograms):

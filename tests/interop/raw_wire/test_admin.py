@@ -30,7 +30,7 @@ from tests.support.conditions import until
 
 DONE = Outcome(0)
 UNKNOWN_TOPIC, INVALID_PARTITIONS, INVALID_ASSIGNMENT, INVALID_REQUEST = 3, 37, 39, 42
-INVALID_REPLICATION_FACTOR, NO_REASSIGNMENT, ELECTION_NOT_NEEDED, UNSUPPORTED = 38, 85, 84, 35
+NO_REASSIGNMENT, ELECTION_NOT_NEEDED, UNSUPPORTED = 85, 84, 35
 NOT_NEEDED = Outcome(ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 NO_SUCH_NODE = "The manual partition assignment includes broker {}, but no such broker is registered."
 TWICE = "The manual partition assignment includes the broker {} more than once."

@@ -20,9 +20,6 @@ var cases = map[string]caseFunc{
 	"transactions": transactions,
 	"fencing":      fencing,
 	"offsets":      offsets,
-	"topics":       topics,
-	"settings":     settings,
-	"groups":       groups,
 }
 
 var codecs = map[string]sarama.CompressionCodec{
@@ -256,81 +253,6 @@ func offsets(_ context.Context, in input) (any, error) {
 		return nil, err
 	}
 	return nil, end(producer, in.Commit)
-}
-
-func withAdmin(in input, use func(sarama.ClusterAdmin) (any, error)) (any, error) {
-	admin, err := sarama.NewClusterAdmin(in.servers(), config(in))
-	if err != nil {
-		return nil, err
-	}
-	defer admin.Close()
-	return use(admin)
-}
-
-func topics(_ context.Context, in input) (any, error) {
-	return withAdmin(in, func(admin sarama.ClusterAdmin) (any, error) {
-		detail := &sarama.TopicDetail{NumPartitions: 2, ReplicationFactor: 1}
-		if err := admin.CreateTopic(in.Topic, detail, false); err != nil {
-			return nil, err
-		}
-		again := admin.CreateTopic(in.Topic, detail, false)
-		if err := admin.CreatePartitions(in.Topic, 4, nil, false); err != nil {
-			return nil, err
-		}
-		partitions := 0
-		for partitions != 4 {
-			described, err := admin.DescribeTopics([]string{in.Topic})
-			if err != nil {
-				return nil, err
-			}
-			partitions = len(described[0].Partitions)
-		}
-		return map[string]any{
-			"again": codeOf[sarama.KError](again), "partitions": partitions, "deleted": codeOf[sarama.KError](admin.DeleteTopic(in.Topic)),
-		}, nil
-	})
-}
-
-func settings(_ context.Context, in input) (any, error) {
-	return withAdmin(in, func(admin sarama.ClusterAdmin) (any, error) {
-		wanted := "5000"
-		change := map[string]sarama.IncrementalAlterConfigsEntry{
-			"retention.ms": {Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &wanted},
-		}
-		if err := admin.IncrementalAlterConfig(sarama.TopicResource, in.Topic, change, false); err != nil {
-			return nil, err
-		}
-		for {
-			entries, err := admin.DescribeConfig(sarama.ConfigResource{
-				Type: sarama.TopicResource, Name: in.Topic, ConfigNames: []string{"retention.ms"},
-			})
-			if err != nil {
-				return nil, err
-			}
-			if len(entries) == 1 && !entries[0].Default {
-				return entries[0].Value, nil
-			}
-		}
-	})
-}
-
-func groups(_ context.Context, in input) (any, error) {
-	return withAdmin(in, func(admin sarama.ClusterAdmin) (any, error) {
-		described, err := admin.DescribeConsumerGroups([]string{in.Group})
-		if err != nil {
-			return nil, err
-		}
-		committed, err := admin.ListConsumerGroupOffsets(in.Group, map[string][]int32{in.Topic: {0}})
-		if err != nil {
-			return nil, err
-		}
-		return map[string]any{
-			"state":   described[0].State,
-			"offset":  committed.GetBlock(in.Topic, 0).Offset,
-			"deleted": codeOf[sarama.KError](admin.DeleteConsumerGroup(in.Group)),
-			"again":   codeOf[sarama.KError](admin.DeleteConsumerGroup(in.Group)),
-		}, nil
-	})
 }
 
 func nameOf(err error) string { return fmt.Sprint(codeOf[sarama.KError](err)) }

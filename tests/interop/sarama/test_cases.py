@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from tests.interop.program_cases import AdministrationPrograms, RecordPrograms, TransactionPrograms
-
-
-class TestAdministration(AdministrationPrograms):
-    """Topics, settings and groups."""
+from tests.interop.program_cases import RecordPrograms, TransactionPrograms
 
 
 class TestRecords(RecordPrograms):
