@@ -312,16 +312,14 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     ) -> None:
         if not await self._ends(operation, deadline_s - self._loop.time()):
             raise self._not_sent(operation, topic, progress())
-        if operation.error is not None:
-            raise operation.error
+        operation.raise_error()
 
     async def flush(self) -> None:
         """Wait until every sent record is acknowledged or has failed; their futures and the commit report failures."""
         self._check_here()
         operation = self._core.flush()
         await self._ends(operation, None)
-        if operation.error is not None:
-            raise operation.error
+        operation.raise_error()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -357,8 +355,8 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         operation = self._core.last_operation()
         if operation is None:
             return True
-        await self._ends(operation, timeout_s)
-        self._core.log_failure_on_close(operation)
+        if await self._ends(operation, timeout_s):
+            self._core.log_failure_on_close(operation)
         return operation.done
 
     async def __aenter__(self) -> Self:
@@ -404,8 +402,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             if not ended and self._core.give_up_waiting(operation, waiter.wake):
                 raise self._no_outcome(operation)
         self._core.acknowledge(operation)  # even if it ended before it could be waited for
-        if operation.error is not None:
-            raise operation.error
+        operation.raise_error()
 
     async def _ends(self, operation: Operation, timeout_s: float | None) -> bool:
         """Wait for an operation that decides nothing; return whether it ended, or was interrupted, in time."""

@@ -259,8 +259,7 @@ class Producer(ProducerBase[RecordFuture]):
         if not waiter.wait(deadline_s - monotonic_s()):
             self._core.give_up_waiting(operation, waiter.wake)
             raise self._not_sent(operation, topic, progress())
-        if operation.error is not None:
-            raise operation.error
+        operation.raise_error()
 
     def flush(self) -> None:
         """Wait until every sent record is acknowledged or has failed; their futures and the commit report failures."""
@@ -270,8 +269,7 @@ class Producer(ProducerBase[RecordFuture]):
         with self._core.lock:
             operation.listen(waiter.wake)
         waiter.wait(None)
-        if operation.error is not None:
-            raise operation.error
+        operation.raise_error()
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -347,8 +345,7 @@ class Producer(ProducerBase[RecordFuture]):
             if not ended and self._core.give_up_waiting(operation, waiter.wake):
                 raise self._no_outcome(operation)
         self._core.acknowledge(operation)  # even if it ended before it could be waited for
-        if operation.error is not None:
-            raise operation.error
+        operation.raise_error()
 
     def _read(self, reading: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Run a coroutine that reads the log in the I/O thread, and block this thread until it ends."""

@@ -38,13 +38,19 @@ class Operation:
         if self.done:
             listener()
         else:
-            self.error = None
             self._listeners.append(listener)
 
     def stop_listening(self, listener: Callable[[], None]) -> None:
         """Remove a listener whose caller has stopped waiting."""
         if listener in self._listeners:
             self._listeners.remove(listener)
+
+    def raise_error(self) -> None:
+        """Raise the error that ended this, or the wait for it; return if this succeeded."""
+        if self.error is not None:
+            raise self.error
+        if not self.done:
+            raise AssertionError(f"the wait for {self.name} ended, but {self.name} did not")
 
     def interrupt(self, error: DualWriteError) -> None:
         """End the wait of all callers with `error`. The operation itself goes on; repeating the call joins it."""

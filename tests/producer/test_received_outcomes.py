@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from dualwrite.async_producer import AsyncProducer
 from dualwrite.broker_emulator import Emulator, Fault, Hold
 from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.record_future import Waiter
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import IllegalStateError, KafkaUnreachableError
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.support.conditions import until
@@ -61,3 +63,32 @@ def test_an_interrupted_wait_loses_no_outcome(
     held.remove()
     producer.commit_transaction()
     producer.begin_transaction()
+
+
+@pytest.mark.parametrize("api", ["Produce", "EndTxn"])
+async def test_an_interruption_reaches_each_caller_that_waits_for_the_same(emulator: Emulator, api: str) -> None:
+    """Also the second one, if the first waits again meanwhile: no success is reported before there is one."""
+    async with AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="tid") as producer:
+        await producer.init_transactions()
+        await producer.begin_transaction()
+        held = emulator.faults.add(Fault(api=api, action=Hold()))
+        record = await producer.send("orders", b"a")
+        wait: Callable[[], Any] = record.result if api == "Produce" else producer.commit_transaction
+        interrupted = []
+
+        async def wait_until_it_ends(number: int) -> None:
+            try:
+                await wait()
+            except KafkaUnreachableError:
+                interrupted.append(number)
+                await wait()
+
+        waiting = [asyncio.create_task(wait_until_it_ends(number)) for number in range(2)]
+        await asyncio.to_thread(held.wait_held)
+        with producer._core.lock:
+            producer._core._interrupt_waits(KafkaUnreachableError("no broker"))
+        for _ in range(5):  # turns of the loop, in which both callers wait again
+            await asyncio.sleep(0)
+        held.remove()
+        await asyncio.gather(*waiting)
+        assert interrupted == [0, 1]

@@ -58,8 +58,8 @@ class BaseRecordFuture:
         """Raise the reason if a wait ended without an outcome: it timed out, or the producer failed or was closed."""
         if not ended:
             raise self._timed_out(timeout_s or 0)
-        if not self.done() and completion.error is not None:
-            raise completion.error
+        if not self.done():
+            completion.raise_error()
 
     def _timed_out(self, timeout_s: float) -> KafkaTimeoutError:
         return KafkaTimeoutError(
@@ -98,8 +98,8 @@ class BaseSentRecords:
                 f"records for {self._topic} were not acknowledged within {timeout_s:g} s "
                 f"({self._core.obstacle(timeout_s * 1000)}); they are still being sent"
             )
-        if not self.done() and completion.error is not None:
-            raise completion.error
+        if not self.done():
+            completion.raise_error()
 
 
 class Waiter:
