@@ -135,9 +135,9 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     is awaited, and `await send(...)` returns a future that can be awaited for the record's offset.
 
     May be used by several tasks of its loop; there is one transaction at a time, to which all their transactional calls
-    belong. Every wait is bounded by `max.block.ms`; after that time, or when the task is cancelled, nothing is decided,
-    and only the same call may be repeated (or `close()` called). `asyncio.timeout()` around a call is a cancellation
-    like any other.
+    belong. Every wait is bounded by `max.block.ms`; after that time, or when the task is cancelled, the call may still
+    take effect, and only the same call may be repeated (or `close()` called). `asyncio.timeout()` around a call is
+    a cancellation like any other.
 
     Raises `ConfigError` for settings that are unknown, malformed or contradict each other, and `IllegalStateError` if
     no loop is running.

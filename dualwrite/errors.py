@@ -2,7 +2,7 @@
 
 A caller acts on the class, not on the text:
 
-* `RetriableError`: nothing is decided; the same call may be repeated.
+* `RetriableError`: the call has no outcome yet; repeat the same call.
 * `AbortableError`: this transaction cannot be committed; call `abort_transaction()` and start again.
 * `AuthenticationError`, `AuthorizationError`: correct the fault in the message, then repeat the same call.
 * `FencedError`: another producer with this transactional id has taken over; this one is finished.
@@ -82,7 +82,7 @@ class KafkaError(DualWriteError):
 
 
 class RetriableError(KafkaError):
-    """Nothing is decided; the same call may be repeated, and a different one may not."""
+    """The call has no outcome yet; only the same call may be repeated. A commit that was sent may have taken effect."""
 
 
 class KafkaTimeoutError(RetriableError):
@@ -158,8 +158,8 @@ class AuthorizationError(KafkaError):
 class AuthenticationError(KafkaError):
     """The broker did not accept this client's identity, or could not prove its own (TLS, SASL); the message says why.
 
-    Nothing is decided. After the cause is corrected, the same call may be repeated, and a different one may not. The
-    login is retried only by that call, because each retry would count as one more wrong password.
+    The call has no outcome yet, and a commit that was sent may have taken effect. After the cause is corrected, only
+    the same call may be repeated. Only that retries the login: each retry would count as one more wrong password.
     """
 
 

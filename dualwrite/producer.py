@@ -68,8 +68,8 @@ class Producer(ProducerBase[RecordFuture]):
 
     May be used by several threads; there is one transaction at a time, to which all their transactional calls belong.
     Not usable in a child process after `os.fork()`: create a new producer there. Every wait is bounded by
-    `max.block.ms`; after that time `KafkaTimeoutError` is raised, nothing is decided, and only the same call may be
-    repeated (or `close()` called).
+    `max.block.ms`; after that time `KafkaTimeoutError` is raised: the call may still take effect, and only the same
+    call may be repeated (or `close()` called).
 
     Raises `ConfigError` for settings that are unknown, malformed or contradict each other.
     """

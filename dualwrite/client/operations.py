@@ -120,13 +120,14 @@ class PendingCall:
         if self.operation is not None and not self.operation.done:
             self.operation.end(error)
 
-    def interrupt(self, error: KafkaError, standing: str) -> None:
-        """End the wait for the pending operation with `error`; the operation goes on, and the same call joins it."""
+    def interrupt(self, error: KafkaError, effect: str) -> None:
+        """End the wait for the pending operation with `error`; the operation goes on, and the same call joins it.
+
+        `effect` says what the call may have changed, and the state of the producer.
+        """
         operation = self.unfinished
         if operation is not None:
-            reworded = error.reworded(
-                f"{error}. Nothing is decided: {standing}; correct that and repeat {operation.name}"
-            )
+            reworded = error.reworded(f"{error}. {effect}; correct that and repeat {operation.name}")
             reworded.__cause__ = error.__cause__
             operation.interrupt(reworded)
 

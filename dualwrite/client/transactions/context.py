@@ -253,9 +253,14 @@ class TransactionContext(StateMachine):
         self.error = error
         self.pending.finish(error)
 
+    @property
+    def commit_may_take_effect(self) -> bool:
+        """Whether a commit was sent without a response that says that it has no effect."""
+        return self.exchange.commit_in_flight or self.transaction.commit_may_take_effect
+
     def _or_outcome_unknown(self, error: KafkaError) -> KafkaError:
         """Return `CommitOutcomeUnknown`, caused by `error`, if a commit that was sent may take effect; else `error`."""
-        if not (self.exchange.commit_in_flight or self.transaction.commit_may_take_effect):
+        if not self.commit_may_take_effect:
             return error
         return commit_outcome_unknown(error, self.transactional_id, self.transaction.prepared_state)
 

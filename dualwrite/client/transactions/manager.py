@@ -281,7 +281,8 @@ class TransactionManager(TransactionContext):
 
     def interrupt(self, error: KafkaError) -> None:
         """End the wait for the pending call with `error`; it goes on, and the same call joins it."""
-        self.pending.interrupt(error, self.standing)
+        effect = "The commit may have taken effect" if self.commit_may_take_effect else "Nothing is decided"
+        self.pending.interrupt(error, f"{effect}: {self.standing}")
 
     # ---- the sender's reads and reports ---------------------------------------------------------------------
 
