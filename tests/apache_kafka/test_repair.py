@@ -218,7 +218,7 @@ def test_aborted_by_hand(abort: str, repair: str, world: World) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_background_of_a_pool_repairs(backend: str, world: World) -> None:
     world.time_out_soon()
-    killed(worker.pooled_dual_write, DECIDED, world.url, world.pool_settings, world.topic, backend)
+    killed(worker.dual_write, DECIDED, world.url, world.pool_settings, world.topic, backend)
     ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
     with BACKENDS[backend].make(world.url, world.pool_settings, None) as pool:
         pool.recover()  # begins the background; the lease of the dead process may not have expired yet

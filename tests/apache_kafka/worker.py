@@ -47,13 +47,5 @@ def recover(tell: Connection, point: PausePoint, database_url: str, settings: di
     tell.send(repr(BACKENDS[backend].make(database_url, settings, AtPoint(point, die)).recover()))
 
 
-def pooled_dual_write(
-    tell: Connection, point: PausePoint, database_url: str, settings: dict[str, Any], topic: str, backend: str
-) -> None:
-    """Write event 1 to both sides under an id of a pool, and die at `point`."""
-    writing = BACKENDS[backend]
-    tell.send(repr(writing.write(writing.make(database_url, settings, AtPoint(point, die)), topic, 1)))
-
-
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

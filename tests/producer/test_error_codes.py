@@ -1,4 +1,4 @@
-"""Every error code in every response to a request of a transaction: the caller gets the right error, and it is true."""
+"""An error in every response to a request of a transaction: the caller gets the right error, and it is true."""
 
 from __future__ import annotations
 
@@ -25,57 +25,40 @@ from tests.producer.world import GROUP, PROFILES, World, on_profile, world_of
 
 OF_V1 = ("AddPartitionsToTxn", "AddOffsetsToTxn")
 
-# Hidden from the caller: the producer repeats the request.
+# One code of each class for each request; tests/unit/test_error_table.py has every code.
+
+# Hidden from the caller: the producer repeats the request, or first asks for the coordinator or leader.
 RETRIED: dict[str, list[int]] = {
-    "Metadata": [-1, 3, 5, 14],
-    "FindCoordinator": [7, 14, 15, 16],
-    "InitProducerId": [7, 14, 15, 16, 51],
-    "AddPartitionsToTxn": [3, 7, 14, 15, 16, 51],
-    "AddOffsetsToTxn": [7, 14, 15, 16, 51],
-    "Produce": [2, 3, 5, 6, 7, 14, 15, 16, 19, 20, 51, 56],
-    "TxnOffsetCommit": [3, 7, 14, 15, 16, 51],
-    "EndTxn": [7, 14, 15, 16, 51],
+    "Metadata": [5],
+    "FindCoordinator": [15],
+    "InitProducerId": [16, 51],
+    "AddPartitionsToTxn": [3, 16, 51],
+    "AddOffsetsToTxn": [16, 51],
+    "Produce": [6, 19],
+    "TxnOffsetCommit": [14, 16],
+    "EndTxn": [16, 51],
 }
 # The transaction is lost, the producer is not. Of FindCoordinator the one for the group.
 ABORTED: dict[str, list[int]] = {
-    "FindCoordinator": [24, 30, 120],
-    "AddPartitionsToTxn": [29, 120],
-    "AddOffsetsToTxn": [30, 120],
-    "Produce": [-1, 10, 17, 18, 29, 43, 45, 47, 48, 59, 76, 87, 120],
-    "TxnOffsetCommit": [12, 22, 24, 25, 28, 29, 30, 82, 120],
+    "FindCoordinator": [30],
+    "AddPartitionsToTxn": [29],
+    "AddOffsetsToTxn": [30],
+    "Produce": [-1, 10, 29, 45, 47],
+    "TxnOffsetCommit": [22, 30],
     "EndTxn": [120],
 }
 # The producer is finished.
 FATAL: dict[str, dict[int, type[FatalError]]] = {
-    "FindCoordinator": {-1: FatalError, 35: UnsupportedByBrokerError, 42: FatalError},
-    "InitProducerId": {
-        -1: FatalError,
-        42: FatalError,
-        47: FencedError,
-        49: FatalError,
-        50: FatalError,
-        90: FencedError,
-    },
-    "AddPartitionsToTxn": {47: FencedError, 48: FatalError, 49: FatalError, 53: FatalError, 90: FencedError},
-    "AddOffsetsToTxn": {47: FencedError, 48: FatalError, 49: FatalError, 53: FatalError, 90: FencedError},
-    "Produce": {31: FatalError, 35: UnsupportedByBrokerError, 49: FatalError, 53: FatalError, 90: FencedError},
-    "TxnOffsetCommit": {
-        -1: FatalError,
-        35: UnsupportedByBrokerError,
-        47: FencedError,
-        48: FatalError,
-        49: FatalError,
-        53: FatalError,
-        90: FencedError,
-    },
+    "FindCoordinator": {35: UnsupportedByBrokerError, 42: FatalError},
+    "InitProducerId": {49: FatalError, 90: FencedError},
+    "AddPartitionsToTxn": {47: FencedError, 53: FatalError},
+    "AddOffsetsToTxn": {48: FatalError, 90: FencedError},
+    "Produce": {31: FatalError, 35: UnsupportedByBrokerError, 90: FencedError},
+    "TxnOffsetCommit": {-1: FatalError, 35: UnsupportedByBrokerError, 47: FencedError},
     "EndTxn": {
         -1: CommitOutcomeUnknown,  # the broker itself does not know the outcome
         35: UnsupportedByBrokerError,
-        42: FatalError,
-        47: FencedError,
         48: FatalError,
-        49: FatalError,
-        53: FatalError,
         90: FencedError,
     },
 }
@@ -149,13 +132,11 @@ def test_an_error_that_ends_the_producer(world: World, api: str, code: int) -> N
     expected = FATAL[api][code]
     world.run(world.ready(), "before")
     producer = world.producer()
-    # the first 35 means that the broker has no KeepPreparedTxn (KAFKA-20739), which is not required
-    count = 2 if world.two_phase_commit and (api, code) == ("InitProducerId", 35) else 1
-    fault = world.fault(api, Error(code), count=count)
+    fault = world.fault(api, Error(code))
     with pytest.raises(KafkaError, match=r"'tid'.*close this producer") as raised:
         producer.init_transactions()
         transaction(producer, "lost", 1)
-    assert fault.hits == count
+    assert fault.hits == 1
     assert type(raised.value) is expected
     assert raised.value.error_code == code
     assert producer.state is ProducerState.FATAL_ERROR
@@ -169,7 +150,7 @@ def test_an_error_that_ends_the_producer(world: World, api: str, code: int) -> N
     assert world.nothing_is_open()
 
 
-@cases({"InitProducerId": [31, 53], "FindCoordinator": [53]})
+@cases({"InitProducerId": [53], "FindCoordinator": [53]})
 def test_a_right_that_is_granted_in_between(world: World, api: str, code: int) -> None:
     producer = world.producer()
     world.fault(api, Error(code))

@@ -77,8 +77,8 @@ def world() -> Iterator[World]:
 
 
 def on(*tiers: Tier) -> list[Any]:
-    """Return the parameters of brokers: each tier with the producer for threads, and the last one with the other."""
-    both = [("sync", tier) for tier in tiers] + [("async", tiers[-1])]
+    """Return the parameters of brokers: the first tier with the producer for threads, the last with the other."""
+    both = [("sync", tiers[0]), ("async", tiers[-1])]
     return [pytest.param(each, id=f"{each[0]} {each[1].name}") for each in both]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator import (
-    CloseAfter,
     CloseBefore,
     Delay,
     DropReply,
@@ -44,10 +43,13 @@ REQUESTS = [
 ]
 OF_V1 = ("AddPartitionsToTxn", "AddOffsetsToTxn")
 
-LOST: list[Action] = [DropReply(), CloseBefore(), CloseAfter()]
+LOST: list[Action] = [DropReply(), CloseBefore()]
 DOUBLED: list[Action] = [Duplicate(), Duplicate(after_requests=2)]
 LATE: list[Action] = [DropRequest(), Delay(150), HoldReply()]  # over only after request.timeout.ms
 ZOMBIES: list[Action] = [Hold(), Duplicate(on_release=True), Reorder()]
+EVERY = (DropReply(), Duplicate())
+"""These happen to every request, the others to the first of each kind."""
+
 REQUEST_TIMEOUT_MS = 60
 
 
@@ -57,14 +59,14 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield made
 
 
-def cases(actions: list[Action], *, every: bool) -> pytest.MarkDecorator:
+def cases(actions: list[Action]) -> pytest.MarkDecorator:
     """(profile, request, which, action); the first request of each kind, or all listed ones."""
     rows = [
         on_profile(profile, api, skip, action, id=f"-{action!r}-{api}-{skip}")
         for profile in PROFILES
         for action in actions
         for api, skip in REQUESTS
-        if (every or skip == 0) and (profile is Profile.KAFKA_3_9 or api not in OF_V1)
+        if (skip == 0 or action in EVERY) and (profile is Profile.KAFKA_3_9 or api not in OF_V1)
         if not _is_indistinguishable(profile, api, action)
     ]
     return pytest.mark.parametrize(("world", "api", "skip", "action"), rows, indirect=["world"])
@@ -106,7 +108,7 @@ def assert_all_is_well(world: World) -> None:
     assert world.nothing_is_open()
 
 
-@cases(LOST + DOUBLED, every=True)
+@cases(LOST + DOUBLED)
 def test_a_request_or_its_response_is_lost_or_doubled(world: World, api: str, skip: int, action: Action) -> None:
     fault = world.fault(api, action, skip=skip)
     three_transactions(world, world.producer())
@@ -114,7 +116,7 @@ def test_a_request_or_its_response_is_lost_or_doubled(world: World, api: str, sk
     assert_all_is_well(world)
 
 
-@cases(LATE, every=False)
+@cases(LATE)
 def test_an_answer_that_comes_too_late(world: World, api: str, skip: int, action: Action) -> None:
     fault = world.fault(api, action, skip=skip)
     three_transactions(world, world.producer(request_timeout_ms=REQUEST_TIMEOUT_MS))
@@ -122,7 +124,7 @@ def test_an_answer_that_comes_too_late(world: World, api: str, skip: int, action
     assert_all_is_well(world)
 
 
-@cases(ZOMBIES, every=False)
+@cases(ZOMBIES)
 def test_a_request_that_is_applied_when_everything_is_over(world: World, api: str, skip: int, action: Action) -> None:
     """The request was given up and sent again, or doubled on its way; then it arrives, and must have no effect."""
     fault = world.fault(api, action, skip=skip)

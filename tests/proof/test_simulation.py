@@ -16,9 +16,9 @@ from tests.proof.simulation.planted import MISTAKES, Kind
 pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
 
 SEEDS: Final[Mapping[Kind, tuple[int, int]]] = {
-    "writers": (500, 5_000),
-    "hanging": (100, 3_000),
-    "ways": (100, 3_000),
+    "writers": (150, 5_000),
+    "hanging": (50, 3_000),
+    "ways": (50, 3_000),
     "spark": (20, 500),
 }
 """How many seeds of each kind are run by `make test`, and by both."""

@@ -148,25 +148,25 @@ def test_without_claims_nothing_is_called(newest: KafkaWorld) -> None:
     newest.emulator.start_node(0)
 
 
-def test_only_wanted_claims_are_completed(world: KafkaWorld) -> None:
-    claims = prepared(world, 3)
-    side = world.side()
+def test_only_wanted_claims_are_completed(newest: KafkaWorld) -> None:
+    claims = prepared(newest, 3)
+    side = newest.side()
     wanted = claims[1].attempt_id
     assert endings(claims, side.end(claims, Rows(lambda ids: [wanted]))) == [LEFT, COMMITTED, LEFT]
-    assert sorted(world.open_ids()) == ids_of(claims[0], claims[2])
+    assert sorted(newest.open_ids()) == ids_of(claims[0], claims[2])
     assert endings(claims, side.end(claims, everything)) == [COMMITTED] * 3
 
 
-def test_a_store_that_fails_stops_everything_before_it_is_completed(world: KafkaWorld) -> None:
-    claims = prepared(world, 2)
+def test_a_store_that_fails_stops_everything_before_it_is_completed(newest: KafkaWorld) -> None:
+    claims = prepared(newest, 2)
 
     def broken(attempt_ids: Collection[str]) -> Collection[str]:
         raise ConnectionError("no database")
 
     with pytest.raises(ConnectionError):
-        world.side().end(claims, Rows(broken))
-    assert sorted(world.open_ids()) == ids_of(*claims)
-    assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 2
+        newest.side().end(claims, Rows(broken))
+    assert sorted(newest.open_ids()) == ids_of(*claims)
+    assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 2
 
 
 def test_a_test_can_stop_among_completions(newest: KafkaWorld) -> None:
@@ -360,16 +360,16 @@ def test_a_coordinator_moves_between_take_over_and_completion(tier: Tier) -> Non
         assert world.committed() == ids_of(*claims)
 
 
-def test_a_broker_starts_again_between_take_over_and_completion(world: KafkaWorld) -> None:
-    claims = prepared(world, 2)
+def test_a_broker_starts_again_between_take_over_and_completion(newest: KafkaWorld) -> None:
+    claims = prepared(newest, 2)
 
     def restart(attempt_ids: Collection[str]) -> Collection[str]:
-        world.emulator.crash_node(0)
-        world.emulator.start_node(0)
+        newest.emulator.crash_node(0)
+        newest.emulator.start_node(0)
         return attempt_ids
 
-    assert endings(claims, world.side().end(claims, Rows(restart))) == [COMMITTED] * 2
-    assert world.committed() == ids_of(*claims)
+    assert endings(claims, newest.side().end(claims, Rows(restart))) == [COMMITTED] * 2
+    assert newest.committed() == ids_of(*claims)
 
 
 @pytest.mark.parametrize("when", ["before", "in between"])
@@ -393,15 +393,15 @@ def test_an_unreachable_broker_fails_in_bounded_time(newest: KafkaWorld, when: s
     assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 40
 
 
-def test_one_failure_does_not_stop_the_other_completions(world: KafkaWorld) -> None:
-    claims = prepared(world, 3)
+def test_one_failure_does_not_stop_the_other_completions(newest: KafkaWorld) -> None:
+    claims = prepared(newest, 3)
     refused = Error(53)  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    world.faults.add(Fault(api="EndTxn", action=refused, transactional_id="s-1-0", count=None))
-    ended = world.side().end(claims, everything)
+    newest.faults.add(Fault(api="EndTxn", action=refused, transactional_id="s-1-0", count=None))
+    ended = newest.side().end(claims, everything)
     assert endings(claims, ended) == [COMMITTED, FAILED, COMMITTED]
     assert "'s-1-0'" in str(ended[claims[1].attempt_id].error)
-    world.faults.clear()
-    assert endings(claims, world.side().end(claims, everything)) == [COMMITTED] * 3
+    newest.faults.clear()
+    assert endings(claims, newest.side().end(claims, everything)) == [COMMITTED] * 3
 
 
 @pytest.mark.parametrize("bounded", [Tier.BOUNDED, Tier.BOUNDED_V1], ids=lambda tier: f"tier {int(tier)}")

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.guarantee import Tier
 from spark_sink.driver.protocol import Sink
-from spark_sink.errors import AttemptCondemnedError
 from spark_sink.handoff import Plan, TaskResult
 from spark_sink.options import parse
 from spark_sink.pause_points import PausePoint
@@ -21,7 +20,7 @@ from spark_sink.store.attempt_states import LIVE
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.kafka_world import TIERS
-from tests.spark.sink_model import QUERY, Crash, Stalling, task
+from tests.spark.sink_model import QUERY, Crash, task
 from tests.spark.store_engines import engine_on
 from tests.spark.test_protocol_crashes import OF_LAKE, OF_REPAIR
 from tests.spark.topic_stores import AnyStore, kafka_store, opened_by_another_process
@@ -124,35 +123,5 @@ def test_killed_at_a_pause_point_and_started_again(
     with pytest.raises(Crash):
         world.run(pause)
     world.run(partitions=3)
-    world.assert_exactly_once()
-    world.close()
-
-
-@pytest.mark.parametrize(
-    "point", [PausePoint.AFTER_LEASE, PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.AFTER_INIT]
-)
-def test_a_writer_sleeps_until_its_id_is_decided_for_another(
-    broker: Emulator, engine: sa.Engine | None, point: PausePoint
-) -> None:
-    world = Real(broker, engine)
-    plan = world.sink().plan(SCHEMA, query_id=QUERY)
-    zombie = Stalling(lambda me: world.write(world.sink(me.reach), plan, 0)).until(point)
-    committer = Stalling(lambda me: world.run(me.reach)).until(PausePoint.AFTER_DECISION)
-    assert isinstance(zombie.go_on().error, AttemptCondemnedError)
-    assert committer.go_on().error is None
-    world.assert_exactly_once()
-    world.close()
-
-
-@pytest.mark.parametrize(
-    "point", [PausePoint.AFTER_TAKE_OVER, PausePoint.BEFORE_COMPLETION, PausePoint.BEFORE_STATUSES]
-)
-def test_a_finisher_that_slept_until_another_has_finished(
-    broker: Emulator, engine: sa.Engine | None, point: PausePoint
-) -> None:
-    world = Real(broker, engine)
-    old = Stalling(lambda me: world.run(me.reach)).until(PausePoint.AFTER_DECISION).until(point)
-    world.sink().finish()
-    assert old.go_on().error is None
     world.assert_exactly_once()
     world.close()

@@ -42,7 +42,6 @@ ON_REAL_KAFKAS: Final = (
     "tests/apache_kafka/test_failures.py",
     "tests/apache_kafka/test_in_doubt.py",
     "tests/apache_kafka/test_late_requests.py",
-    "tests/apache_kafka/test_by_hand.py",
     "tests/apache_kafka/test_topic_store.py",
     "tests/apache_kafka/test_recreated_topics.py",
     "tests/admin/test_everywhere.py",

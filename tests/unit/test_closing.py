@@ -27,14 +27,6 @@ def test_nothing_is_logged_where_nothing_is_left(state: ProducerState) -> None:
     assert unfinished_on_close(state, NOTHING, config(), pending=False) is None
 
 
-def test_the_bound_of_a_prepared_transaction_is_logged() -> None:
-    for bounded_ms, words in ((None, "are called for that id"), (5000, "no longer than 5000 ms")):
-        left = unfinished_on_close(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, bounded_ms=bounded_ms)
-        assert left is not None
-        assert left.message.endswith(words) is (bounded_ms is None)
-        assert words in left.message
-
-
 def test_handed_over_connections_cause_no_warning() -> None:
     for hand_over, level in ((False, logging.WARNING), (True, logging.DEBUG)):
         left = unfinished_on_close(S.PREPARED_TRANSACTION, PREPARED, config(), pending=False, hand_over=hand_over)

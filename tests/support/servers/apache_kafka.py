@@ -5,28 +5,20 @@ or configuration files of Kafka's distribution are needed. A start takes about t
 
     with ApacheKafka(two_phase_commit=True) as kafka:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, ...})
-
-To run one by hand until it is interrupted:
-
-    python -m tests.support.servers.apache_kafka --version 4.4.0 --two-phase-commit
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Self
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.servers.cache import find_program
@@ -387,41 +379,3 @@ def _responds(port: int) -> bool:
     except OSError:
         return False
     return len(response) == 10 and struct.unpack(">iih", response)[1:] == (1, 0)
-
-
-def run_by_hand(arguments: Sequence[str], output: TextIO) -> int:
-    """Start a broker, print its address on `output`, stop it at SIGINT or SIGTERM; return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.support.servers.apache_kafka",
-        description="Run a real Apache Kafka, with its data in a temporary directory, until interrupted.",
-    )
-    parser.add_argument("--version", default=KAFKA_VERSION, help="the release (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=1, help="number of brokers (default: %(default)s)")
-    parser.add_argument("--unstable-api-versions", action="store_true", help="enable unstable API versions")
-    parser.add_argument("--two-phase-commit", action="store_true", help="accept transactions without a timeout")
-    parser.add_argument(
-        "--property", action="append", default=[], metavar="NAME=VALUE", help="a broker setting; may be repeated"
-    )
-    chosen = parser.parse_args(arguments)
-    kafka = ApacheKafka(
-        version=chosen.version,
-        nodes=chosen.nodes,
-        unstable_api_versions=chosen.unstable_api_versions,
-        two_phase_commit=chosen.two_phase_commit,
-        properties=dict(pair.partition("=")[::2] for pair in chosen.property),
-    )
-    interrupted = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: interrupted.set())
-    try:
-        with kafka:
-            print(kafka.bootstrap_servers, file=output, flush=True)
-            interrupted.wait()
-    except ServerUnavailableError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_by_hand(sys.argv[1:], sys.stdout))
