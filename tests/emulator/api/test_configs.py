@@ -33,7 +33,7 @@ from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch
 CONFIG = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
 DONE = (0, None)
 TOO_LARGE, NOT_ENOUGH_REPLICAS, INVALID_CONFIG, INVALID_REQUEST = 10, 19, 40, 42
-OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT, OF_LOGGER, OF_CLIENT_METRICS, OF_GROUP = range(1, 9)
+OF_TOPIC, OF_BROKER, OF_ALL_BROKERS, STATIC, DEFAULT, OF_LOGGER, _, OF_GROUP = range(1, 9)
 
 _names = count(1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,23 +49,3 @@ def test_the_tail_was_never_there(kept: Steps, lost: Steps, then: Steps) -> None
         written.step(*step)
         expected.step(*step)
     assert facts(log) == facts(expected.log)
-
-
-def test_the_high_watermark_goes_on_in_whole_batches() -> None:
-    history = History(2, "own")
-    log = history.log
-    log.hold_high_watermark()
-    for step in (("send", PRODUCERS[0], 2), ("end", PRODUCERS[0], 1), ("plain", 0, 1)):
-        history.step(*step)
-    for offset in (1, 5, -1):
-        with pytest.raises(ValueError):
-            log.release_high_watermark(offset)
-    seen = []
-    log.on_advance.append(lambda: seen.append((log.high_watermark, log.last_stable_offset)))
-    for offset in (0, 2, 3, 4):
-        log.release_high_watermark(offset)
-    assert seen == [(2, 0), (3, 3), (4, 4)]  # records become stable when their marker is replicated
-    history.step("plain", 0, 1)
-    assert log.high_watermark == 4
-    log.release_high_watermark()
-    assert log.high_watermark == 5

@@ -117,35 +117,6 @@ def test_fewer_nodes_after_a_restart_keep_as_many_replicas_as_possible(tmp_path:
     assert set(every[1]) <= {0, 1}
 
 
-def test_a_crash_in_the_middle_of_the_line_is_no_partition(tmp_path: Path) -> None:
-    """The line in the journal decides, as with topics: wherever it is cut short, nothing was created."""
-    with Emulator(config=CONFIG, data_dir=tmp_path, topics={"t": 1}):
-        pass
-    path = tmp_path / "metadata.journal"
-    journal = MetadataJournal(path, sync=False)
-    journal.open()
-    before = path.read_bytes()
-    journal.record({"extended": "t", "replicas": [[0], [0]]})
-    journal.record({"assigned": "t", "partition": 1, "replicas": [0]})
-    journal.close()
-    written = path.read_bytes()
-    lines = written[len(before) :].splitlines(keepends=True)
-    expected = {len(before): 1, len(before) + len(lines[0]): 3, len(written): 3}
-    for size in (
-        len(before),
-        len(before) + 7,
-        len(before) + len(lines[0]) - 1,
-        len(before) + len(lines[0]),
-        len(written),
-    ):
-        path.write_bytes(written[:size])
-        reopened = MetadataJournal(path, sync=False)
-        reopened.open()
-        reopened.close()
-        assert len(reopened.topics["t"].leader_epochs) == expected.get(size, 1)
-        assert len(reopened.topics["t"].replicas) == len(reopened.topics["t"].leader_epochs)
-
-
 def test_a_journal_from_before_copies_were_kept_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metadata.journal"
     journal = MetadataJournal(path, sync=False)

@@ -272,27 +272,6 @@ def test_hostile_bodies(url: str, body: Any, expected: tuple[int, int]) -> None:
     assert ask(url, "GET", "/subjects").body == []
 
 
-def test_the_loop_is_free_while_schemas_are_compared(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow decision holds up neither reading requests nor the brokers."""
-    entered, released = threading.Event(), threading.Event()
-    decided = service._decided
-
-    def long_decision(decide: Any, state: Any) -> Any:
-        entered.set()
-        assert released.wait(60)
-        return decided(decide, state)
-
-    monkeypatch.setattr(service, "_decided", long_decision)
-    answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(url, "POST", "/subjects/a/versions", INT)))
-    thread.start()
-    assert entered.wait(60)
-    assert ask(url, "GET", "/subjects").body == []
-    released.set()
-    thread.join()
-    assert answers[0].body["version"] == 1
-
-
 CHANGES = [
     ("POST", "/subjects/a/versions", LONG),
     ("DELETE", "/subjects/a", None),

@@ -1,4 +1,4 @@
-"""Clients of four codebases with their own settings for the same logins: send a record, or raise why not."""
+"""Clients of three codebases with their own settings for the same logins: send a record, or raise why not."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AwaitedTokenProvider
 from aiokafka.errors import KafkaConnectionError
-from confluent_kafka import KafkaError as ConfluentError
-from confluent_kafka import Producer as ConfluentProducer
 from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 from kafka.net.sasl.oauth import AbstractTokenProvider
@@ -45,13 +43,6 @@ class WayIn(NamedTuple):
         return lacks_certificate or self.password != GOOD or bool(self.token_age_s) or self.authority != "authority"
 
     @property
-    def librdkafka_reason(self) -> str:
-        """The reason in librdkafka's error for the refusal; its name for an unknown authority varies."""
-        if self.mechanism:
-            return "SASL authentication error"
-        return "alert certificate required" if self.authority == "authority" else "certificate verify failed"
-
-    @property
     def has_tls(self) -> bool:
         return self.listener in ("TLS", "ASKING", "MUTUAL", "SASL_TLS")
 
@@ -67,7 +58,7 @@ class WayIn(NamedTuple):
         return path
 
     def settings(self, certificates: Certificates) -> dict[str, Any]:
-        """Return the settings by the names of librdkafka, but for a token."""
+        """Return the settings of our own client, but for a token."""
         settings: dict[str, Any] = {"security.protocol": self.protocol}
         if self.mechanism:
             settings["sasl.mechanism"] = self.mechanism
@@ -138,24 +129,6 @@ def with_aiokafka(emulator: Emulator, certificates: Certificates, way: WayIn) ->
     asyncio.run(asyncio.wait_for(send(), PATIENCE_S))
 
 
-def with_confluent_kafka(emulator: Emulator, certificates: Certificates, way: WayIn) -> None:
-    errors: list[ConfluentError] = []
-    settings = {**way.settings(certificates), "error_cb": errors.append, "log_level": 0}
-    if way.mechanism == "OAUTHBEARER":
-        settings |= {"oauth_cb": lambda _: (way.token(), time.time() + 300)}
-    producer = ConfluentProducer({"bootstrap.servers": emulator.bootstrap(way.listener), **settings})
-    failures: list[object] = []
-    producer.produce(TOPIC, b"v", on_delivery=lambda failure, _: failures.append(failure))
-    deadline_s = time.monotonic() + PATIENCE_S
-    while producer.flush(0.05):
-        for error in list(errors):  # a reset may come before the alert; it connects again
-            if way.librdkafka_reason and way.librdkafka_reason in error.str():
-                producer.purge()
-                raise RefusedError(error.str())
-        assert time.monotonic() < deadline_s, list(map(str, errors))
-    assert failures == [None]
-
-
 def with_dualwrite(emulator: Emulator, certificates: Certificates, way: WayIn) -> None:
     """Send a record in a transaction."""
     settings = way.settings(certificates)
@@ -178,7 +151,6 @@ Client = Callable[[Emulator, Certificates, WayIn], None]
 
 CLIENTS: Final[dict[str, Client]] = {
     "dualwrite": with_dualwrite,
-    "confluent-kafka": with_confluent_kafka,
     "aiokafka": with_aiokafka,
     "kafka-python": with_kafka_python,
 }
