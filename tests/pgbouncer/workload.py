@@ -12,9 +12,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -29,6 +29,7 @@ from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg.driver import ERRORS as ASYNCPG_ERRORS
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -38,6 +39,7 @@ from tests.support.conditions import until
 from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.threads import in_threads
 from tests.support.topics import read_topic
+from tests.support.writers import entered, got
 
 TOPIC: Final = "bounced"
 INSERT: Final = "INSERT INTO bounced_events VALUES (%s)"
@@ -90,14 +92,11 @@ class Workload:
             "max_block_ms": 60_000,
         }
 
-    @property
-    def conninfo(self) -> str:
-        return self._pooler.url.set(drivername="postgresql").render_as_string(hide_password=False)
-
     def run(self, kind: str, seconds: float, *, strike: bool) -> None:
         """`kind` is one of `KINDS`."""
         with ThreadPoolExecutor(1) as executor:
-            load = executor.submit(KINDS[kind], self)
+            found = KINDS[kind]
+            load = executor.submit(asyncio.run if found.is_awaited else blocking.run, self._write(found))
             try:
                 self._rage(seconds, strike=strike)
             finally:
@@ -121,78 +120,38 @@ class Workload:
                 what = chance.choice(sorted(strikes))
                 self.tally.strikes[what] += 1
                 strikes[what]()
+        until(lambda: self.tally.told["committed"] > 0, CALM_S)
 
-    def in_threads(self, pool: DualWriter | PsycopgDualWriter) -> None:
-        in_threads(*(partial(self._write_on, pool, number) for number in range(2 * WRITERS)))
+    async def _write(self, kind: Kind) -> None:
+        source = await got(kind.source(self._pooler.url))
+        try:
+            async with entered(kind.writer(source, **self.settings())) as writer:
+                await _all(kind, [self._write_on(kind, writer, number) for number in range(2 * WRITERS)])
+        finally:
+            if isinstance(source, sa.Engine):
+                source.dispose()
+            elif not isinstance(source, str):
+                await got(source.close())
 
-    def _write_on(self, pool: DualWriter | PsycopgDualWriter, number: int) -> None:
+    async def _write_on(self, kind: Kind, writer: Any, number: int) -> None:
         chance = random.Random(f"{self._seed}/{number}")
         count = 0
         while not self._is_over.is_set():
             count += 1
-            name = f"{number}/{count}"
-            with self._heard(name) as heard, pool.transaction() as tx:
-                heard.tx = tx
-                self._put(tx, heard, "a")
-                with self._given_up(), tx.savepoint():
-                    self._put(tx, heard, "b")
-                    if chance.random() < 0.3:
-                        heard.bodies.pop()
-                        raise OrdinaryError
-                self._put(tx, heard, "c")
-                if chance.random() < 0.1:
-                    raise OrdinaryError
-            self._is_over.wait(0.05 if heard.has_failed else 0)
-
-    def _put(self, tx: Any, heard: _Heard, suffix: str) -> None:
-        body = f"{heard.name}/{suffix}"
-        if hasattr(tx, "session"):
-            tx.connection.execute(sa.insert(events), {"body": body})
-        else:
-            tx.connection.execute(INSERT, (body,))
-        tx.send(TOPIC, key=heard.name, value=body)
-        heard.bodies.append(body)
-
-    async def in_tasks(self, begin: Callable[[], Any], *, savepoints: bool) -> None:
-        await asyncio.gather(*(self._await_on(begin, number, savepoints) for number in range(2 * WRITERS)))
-
-    async def _await_on(self, begin: Callable[[], Any], number: int, savepoints: bool) -> None:
-        chance = random.Random(f"{self._seed}/{number}")
-        count = 0
-        while not self._is_over.is_set():
-            count += 1
-            name = f"{number}/{count}"
-            with self._heard(name) as heard:
-                async with begin() as tx:
+            with self._heard(f"{number}/{count}") as heard:
+                async with entered(writer.transaction()) as tx:
                     heard.tx = tx
-                    await self._await_put(tx, heard, "a")
-                    if savepoints:
-                        with self._given_up():
-                            async with tx.savepoint():
-                                await self._await_put(tx, heard, "b")
-                                if chance.random() < 0.3:
-                                    heard.bodies.pop()
-                                    raise OrdinaryError
-                    await self._await_put(tx, heard, "c")
+                    await _put(kind, heard, "a")
+                    with suppress(OrdinaryError):
+                        async with entered(tx.savepoint()):
+                            await _put(kind, heard, "b")
+                            if chance.random() < 0.3:
+                                heard.bodies.pop()
+                                raise OrdinaryError
+                    await _put(kind, heard, "c")
                     if chance.random() < 0.1:
                         raise OrdinaryError
-            await asyncio.sleep(0.05 if heard.has_failed else 0)
-
-    async def _await_put(self, tx: Any, heard: _Heard, suffix: str) -> None:
-        body = f"{heard.name}/{suffix}"
-        if isinstance(tx.connection, asyncpg.Connection):
-            await tx.connection.execute(INSERT.replace("%s", "$1"), body)
-        else:
-            await tx.connection.execute(INSERT, (body,))
-        tx.send(TOPIC, key=heard.name, value=body)
-        heard.bodies.append(body)
-
-    @contextmanager
-    def _given_up(self) -> Iterator[None]:
-        try:
-            yield
-        except OrdinaryError:
-            pass
+            await (asyncio.sleep if kind.is_awaited else blocking.sleep)(0.05 if heard.has_failed else 0)
 
     @contextmanager
     def _heard(self, name: str) -> Iterator[_Heard]:
@@ -258,62 +217,61 @@ class _Heard:
     has_failed: bool = False
 
 
-def _sqlalchemy(load: Workload) -> None:
-    engine = sa.create_engine(
-        load._pooler.url, pool_size=2 * WRITERS, pool_pre_ping=True, connect_args={"prepare_threshold": None}
+async def _all(kind: Kind, writing: list[Coroutine[Any, Any, None]]) -> None:
+    if kind.is_awaited:
+        await asyncio.gather(*writing)
+    else:
+        in_threads(*(partial(blocking.run, each) for each in writing))
+
+
+async def _put(kind: Kind, heard: _Heard, suffix: str) -> None:
+    body = f"{heard.name}/{suffix}"
+    await got(kind.insert(heard.tx.connection, body))
+    heard.tx.send(TOPIC, key=heard.name, value=body)
+    heard.bodies.append(body)
+
+
+def _insert(connection: Any, body: str) -> Any:
+    return connection.execute(INSERT, (body,))
+
+
+def _insert_by_sqlalchemy(connection: sa.Connection, body: str) -> Any:
+    return connection.execute(sa.insert(events), {"body": body})
+
+
+def _insert_by_asyncpg(connection: Any, body: str) -> Any:
+    return connection.execute(INSERT.replace("%s", "$1"), body)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class of writers, the source that it takes, and how a connection of that source inserts."""
+
+    writer: Callable[..., Any]
+    source: Callable[[sa.URL], Any] = conninfo_of
+    insert: Callable[[Any, str], Any] = _insert
+    is_awaited: bool = False
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    return sa.create_engine(url, pool_size=2 * WRITERS, pool_pre_ping=True, connect_args={"prepare_threshold": None})
+
+
+def _psycopg_pool(url: sa.URL) -> psycopg_pool.ConnectionPool[Any]:
+    return psycopg_pool.ConnectionPool(
+        conninfo_of(url), min_size=1, max_size=WRITERS, kwargs={"prepare_threshold": None}, open=True
     )
-    with DualWriter(engine, **load.settings()) as pool:
-        load.in_threads(pool)
-    engine.dispose()
 
 
-def _psycopg(load: Workload) -> None:
-    with PsycopgDualWriter(load.conninfo, **load.settings()) as pool:
-        load.in_threads(pool)
+def _asyncpg_pool(url: sa.URL) -> Any:
+    return asyncpg.create_pool(conninfo_of(url), min_size=0, max_size=WRITERS, statement_cache_size=0)
 
 
-def _psycopg_pool(load: Workload) -> None:
-    connections: psycopg_pool.ConnectionPool[Any] = psycopg_pool.ConnectionPool(
-        load.conninfo, min_size=1, max_size=WRITERS, kwargs={"prepare_threshold": None}, open=True
-    )
-    with connections, PsycopgDualWriter(connections, **load.settings()) as pool:
-        load.in_threads(pool)
-
-
-def _tasks(load: Workload) -> None:
-    async def run() -> None:
-        async with AsyncPsycopgDualWriter(load.conninfo, **load.settings()) as pool:
-            await load.in_tasks(pool.transaction, savepoints=True)
-
-    asyncio.run(run())
-
-
-def _asyncpg(load: Workload) -> None:
-    async def run() -> None:
-        async with AsyncpgDualWriter(conninfo_of(load._pooler.url), **load.settings()) as pool:
-            await load.in_tasks(pool.transaction, savepoints=True)
-
-    asyncio.run(run())
-
-
-def _asyncpg_pool(load: Workload) -> None:
-    async def run() -> None:
-        async with (
-            asyncpg.create_pool(
-                conninfo_of(load._pooler.url), min_size=0, max_size=WRITERS, statement_cache_size=0
-            ) as connections,
-            AsyncpgDualWriter(connections, **load.settings()) as pool,
-        ):
-            await load.in_tasks(pool.transaction, savepoints=True)
-
-    asyncio.run(run())
-
-
-KINDS: Final[dict[str, Callable[[Workload], None]]] = {
-    "sqlalchemy": _sqlalchemy,
-    "psycopg": _psycopg,
-    "psycopg_pool": _psycopg_pool,
-    "tasks": _tasks,
-    "asyncpg": _asyncpg,
-    "asyncpg_pool": _asyncpg_pool,
+KINDS: Final[dict[str, Kind]] = {
+    "sqlalchemy": Kind(DualWriter, _engine, _insert_by_sqlalchemy),
+    "psycopg": Kind(PsycopgDualWriter),
+    "psycopg_pool": Kind(PsycopgDualWriter, _psycopg_pool),
+    "tasks": Kind(AsyncPsycopgDualWriter, is_awaited=True),
+    "asyncpg": Kind(AsyncpgDualWriter, conninfo_of, _insert_by_asyncpg, is_awaited=True),
+    "asyncpg_pool": Kind(AsyncpgDualWriter, _asyncpg_pool, _insert_by_asyncpg, is_awaited=True),
 }
