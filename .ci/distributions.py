@@ -5,12 +5,14 @@
 Each is staged as a project of its own under `build/`, from the files that git knows and from the one pyproject.toml,
 and built there into an sdist and a wheel (docs/decisions/several-distributions.md). The sdist of `dualwrite` has the
 whole repository: documentation, examples, tests, and the sources of the others. A checkout is not split: an install
-from it, editable or not, has everything.
+from it, editable or not, has everything. Built by GitHub, its description links to the repository there.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -127,6 +129,17 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def home_on_github() -> str | None:
+    """Return the address of the repository whose workflow runs this, if one does."""
+    name = os.environ.get("GITHUB_REPOSITORY")
+    return f"{os.environ['GITHUB_SERVER_URL']}/{name}" if name else None
+
+
+def with_absolute_links(readme: str, home: str) -> str:
+    """Return a page whose links lead to the files of the built commit, because an index has no other files."""
+    return re.sub(r"\]\((?!https?:|#)", f"]({home}/blob/{os.environ['GITHUB_SHA']}/", readme)
+
+
 def repository_files() -> list[Path]:
     """Return the files that git knows and that exist, relative to the repository."""
     listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
@@ -149,7 +162,12 @@ def stage_all(stages: Path) -> list[Path]:
     """Lay out the project of each distribution in a folder of its name; return the folders."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     parts, files = parts_of(pyproject), repository_files()
-    folders = [stage(stages / MAIN, files, main_project(pyproject, parts))]
+    home, readme = home_on_github(), (ROOT / "README.md").read_text()
+    if home:
+        pages = {"Repository": home, "Issues": f"{home}/issues", "Changelog": f"{home}/blob/main/CHANGELOG.md"}
+        pyproject["project"]["urls"].update(pages, Documentation=f"{home}/tree/main/docs")
+        readme = with_absolute_links(readme, home)
+    folders = [stage(stages / MAIN, files, main_project(pyproject, parts), readme)]
     for part in parts:
         own = [file for file in files if file.is_relative_to(part.folder)]
         readme = f"# {part.name}\n\n{part.description}\n\nA part of the project `dualwrite`, in the same version.\n"

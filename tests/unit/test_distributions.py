@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -79,6 +80,19 @@ def test_the_sdist_has_documentation_examples_and_tests(staged: dict[str, Path])
     listed = (staged["dualwrite"] / "MANIFEST.in").read_text()
     for file in ("docs/guarantees.md", "examples/quickstart.py", "tests/conftest.py", "Makefile", ".ci/run"):
         assert f"include {file}\n" in listed
+
+
+def test_a_description_built_by_github_has_absolute_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.com")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "me/dualwrite")
+    monkeypatch.setenv("GITHUB_SHA", "abc")
+    folders = runpy.run_path(str(ROOT / ".ci" / "distributions.py"))["stage_all"](tmp_path)
+    readme = (folders[0] / "README.md").read_text()
+    assert "(https://github.com/me/dualwrite/blob/abc/docs/choosing.md)" in readme
+    assert re.findall(r"\]\((?!https://)[^)]*", readme) == []
+    assert all(
+        pyproject(each)["project"]["urls"]["Repository"] == "https://github.com/me/dualwrite" for each in folders
+    )
 
 
 def test_a_distribution_in_another_directory_is_found(staged: dict[str, Path], tmp_path: Path) -> None:
