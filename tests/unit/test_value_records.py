@@ -11,9 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
-from dualwrite.client.records import batch_buffers
+from dualwrite.client.records import batch_buffers, value_batch
 from dualwrite.client.records.batches import BuiltBatch, Header, LibraryBuilder, restamp, stamp_and_build
 from dualwrite.client.records.value_batch import ValueBatch, records_factory
+from dualwrite.client.varints import varint
 
 NOW_MS = 1_700_000_000_000
 
@@ -93,6 +94,26 @@ def test_values_stay_in_order_when_another_record_comes(last: tuple[bytes | None
     assert batch.append_values(3, NOW_MS + 2, [b"c", b"d"], 0) == 2
     found = [(record.key, record.value, record.timestamp - NOW_MS) for record in read(stamp_and_build(batch, 7, 3, 11))]
     assert found == [(None, b"a", 0), (None, b"b", 0), (last[0], last[1], 1), (None, b"c", 2), (None, b"d", 2)]
+
+
+def test_two_loops_extend_the_known_offsets_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_batch, "_offset_deltas", [])
+    first, second = (ValueBatch(transactional=True, batch_size=10_000) for _ in range(2))
+    for batch in (first, second):
+        assert filled(batch, [(NOW_MS, None, b"v", [])] * 20) == 20
+    built = []
+
+    def interrupted(number: int) -> bytes:
+        if number == 5 and not built:
+            built.append(number)
+            built.append(stamp_and_build(second, 7, 3, 11))
+        return varint(number)
+
+    monkeypatch.setattr(value_batch, "varint", interrupted)
+    built.append(stamp_and_build(first, 7, 3, 11))
+    for data in built[1:]:
+        assert [record.offset for record in read(data)] == list(range(20))
+    assert value_batch._offset_deltas == [varint(offset) for offset in range(20)]
 
 
 def test_only_large_values_wait_until_they_are_sent() -> None:

@@ -68,7 +68,7 @@ class _Lengths(NamedTuple):
 _value_lengths: Final = _Kept(lambda length: _NO_KEY + varint(length))
 """By length of the value: the bytes between the offset delta and the value."""
 
-_offset_deltas: Final[list[bytes]] = []
+_offset_deltas: list[bytes] = []
 
 
 @cache
@@ -84,9 +84,11 @@ def _lengths(delta_bytes: int) -> _Lengths:
 
 
 def _known_offset_deltas(first: int, end: int) -> list[bytes]:
-    for delta in range(len(_offset_deltas), end):
-        _offset_deltas.append(varint(delta))
-    return _offset_deltas[first:end]
+    global _offset_deltas
+    known = _offset_deltas
+    if len(known) < end:
+        known = _offset_deltas = [*known, *map(varint, range(len(known), end))]
+    return known[first:end]
 
 
 class _Run(NamedTuple):
