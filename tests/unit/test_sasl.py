@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -91,9 +92,9 @@ def test_the_session_has_a_lifetime() -> None:
 class ScramServer:
     """The server side of SCRAM (RFC 5802), for one user."""
 
-    def __init__(self, password: bytes, *, proves: bool = True, iterations: int = 4096) -> None:
+    def __init__(self, password: bytes, *, proves: bool = True, iterations: str = "i=4096") -> None:
         self._iterations = iterations
-        self._salted = hashlib.pbkdf2_hmac("sha256", password, b"salt", iterations)
+        self._salted = hashlib.pbkdf2_hmac("sha256", password, b"salt", 4096)
         self._proves = proves
         self._said = ""
 
@@ -101,7 +102,7 @@ class ScramServer:
         text = message.decode()
         if text.startswith("n,,"):
             nonce = text.partition("r=")[2] + "server"
-            first = f"r={nonce},s={base64.b64encode(b'salt').decode()},i={self._iterations}"
+            first = f"r={nonce},s={base64.b64encode(b'salt').decode()},{self._iterations}"
             self._said = f"{text.removeprefix('n,,')},{first},c=biws,r={nonce}"
             return 0, None, first.encode(), 0
         key = self._hmac(self._salted, b"Server Key" if self._proves else b"what a stranger would guess")
@@ -127,8 +128,18 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
 @pytest.mark.parametrize("iterations", [1, 4095])
 def test_a_broker_that_asks_for_few_iterations_gets_no_proof(iterations: int) -> None:
     """A false broker could find out the password from a proof that costs little to try."""
-    broker = Broker(ScramServer(b"pencil", iterations=iterations), ("SCRAM-SHA-256",))
+    broker = Broker(ScramServer(b"pencil", iterations=f"i={iterations}"), ("SCRAM-SHA-256",))
     with pytest.raises(AuthenticationError, match=f"asks for {iterations} iterations, at least 4096 are needed"):
+        log_in(broker, by_password("SCRAM-SHA-256"))
+    assert len(broker.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "iterations", ["i=5000,i=1", "i= 1", "i=+1", "i=1_0", "x=y", "i=5000,s=c2FsdA==", "m=x,i=5000"]
+)
+def test_iterations_that_can_be_read_in_two_ways_get_no_proof(iterations: str) -> None:
+    broker = Broker(ScramServer(b"pencil", iterations=iterations), ("SCRAM-SHA-256",))
+    with pytest.raises(AuthenticationError, match="or is not SCRAM"):
         log_in(broker, by_password("SCRAM-SHA-256"))
     assert len(broker.messages) == 1
 
@@ -177,6 +188,41 @@ def test_a_failing_provider_is_named_without_its_message() -> None:
     with pytest.raises(AuthenticationError) as caught:
         log_in(Broker(lambda _: (0, None, b"", 0), ("OAUTHBEARER",)), by_token(provider))
     assert str(caught.value) == "sasl.oauth.token.provider raised LookupError: no token"
+    assert "the secret" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_provider_that_does_not_return_is_called_once() -> None:
+    threads: list[threading.Thread] = []
+    returns, called = threading.Event(), threading.Event()
+
+    def provider() -> str:
+        threads.append(threading.current_thread())
+        called.set()
+        assert returns.wait(60)
+        return "token"
+
+    broker = Broker(lambda _: (0, None, b"", 0), ("OAUTHBEARER",))
+    login = Login(by_token(provider))
+    first = asyncio.ensure_future(login.log_in(broker.ask, FEATURES))
+    assert await asyncio.to_thread(called.wait, 60)
+    first.cancel()
+    second = asyncio.ensure_future(login.log_in(broker.ask, FEATURES))
+    await asyncio.sleep(0)
+    returns.set()
+    await second
+    assert first.cancelled()
+    assert len(threads) == 1
+    await login.log_in(broker.ask, FEATURES)
+    assert len(threads) == 2, "a later login gets a new token"
+
+
+def test_a_thread_that_cannot_be_started_says_nothing_about_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="can't start new thread for a step that blocks"):
+        log_in(Broker(lambda _: (0, None, b"", 0), ("PLAIN",)), by_password("PLAIN"))
 
 
 def test_refusals_of_the_handshake() -> None:

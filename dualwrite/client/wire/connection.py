@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 await self.log_in(login)
-        except (AuthenticationError, OSError) as error:  # callers get the error of the next connection's login
+        except Exception as error:  # callers get the error of the next connection's login
             self._give_up(f"the session could not be renewed ({error}), and the connection was closed")
             return
         held, self._held = self._held or [], None

@@ -12,8 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-async def in_a_thread(step: Callable[[], Any]) -> Any:
-    """Run `step` in a daemon thread and return its result; a step that never returns does not block the exit."""
+def in_a_thread(step: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Run `step` in a daemon thread and return its result; a step that never returns does not block the exit.
+
+    Raises `OSError` if no thread can be started.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
 
@@ -35,5 +38,8 @@ async def in_a_thread(step: Callable[[], Any]) -> Any:
         except RuntimeError:  # the loop was closed meanwhile
             return
 
-    threading.Thread(target=run, name="dualwrite-step", daemon=True).start()
-    return await done
+    try:
+        threading.Thread(target=run, name="dualwrite-step", daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(f"{error} for a step that blocks") from error
+    return done

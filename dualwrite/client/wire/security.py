@@ -8,6 +8,7 @@ token provider's exception, because its text may quote a request.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -64,7 +65,7 @@ _ILLEGAL_SASL_STATE: Final = 34
 _SASL_AUTHENTICATION_FAILED: Final = 58
 _MOST_ROUNDS: Final = 4  # SCRAM needs two, and so does a refused token
 _NO_MECHANISM: Final = "-"
-_ITERATIONS: Final = re.compile(rb"(?:^|,)i=([0-9]{1,9})(?:,|$)")
+_SERVER_FIRST: Final = re.compile(rb"r=[^,]+,s=[^,]+,i=([0-9]{1,9})(?:,[^rsi,]=[^,]*)*")  # RFC 5802, 7
 _LEAST_ITERATIONS: Final = 4096  # RFC 7677, 4
 
 
@@ -201,6 +202,7 @@ class Login:
     def __init__(self, config: SecurityConfig) -> None:
         self._config = config
         self._mechanism = config.sasl_mechanism or ""
+        self._token_call: asyncio.Future[str] | None = None
 
     async def log_in(self, request: SendRequest, features: BrokerFeatures) -> int:
         """Log in; return the session's lifetime in milliseconds, 0 if it is unlimited (KIP-368).
@@ -217,15 +219,16 @@ class Login:
         return await self._authenticate(request, version)
 
     async def _authenticate(self, request: SendRequest, version: int) -> int:
-        mechanism = await self._in_thread(self._new_mechanism)
+        mechanism = await self._new_mechanism()
         error_detail = ""
-        for _ in range(_MOST_ROUNDS):
+        for rounds in range(_MOST_ROUNDS):
             message = await self._in_thread(mechanism.auth_bytes)
             body = await request(Api.SASL_AUTHENTICATE, version, codec.encode_sasl_authenticate(message, version))
             response = codec.decode_sasl_authenticate(body, version)
             if response.error_code:
                 raise self._refused_login(response.error_code, response.message or error_detail)
-            self._check_iterations(response.auth_bytes)
+            if not rounds and self._mechanism.startswith("SCRAM"):
+                self._check_iterations(response.auth_bytes)
             await self._in_thread(lambda: mechanism.receive(response.auth_bytes))  # noqa: B023 - awaited here
             if mechanism.is_done():
                 if not mechanism.is_authenticated():
@@ -241,8 +244,10 @@ class Login:
 
         Raises `AuthenticationError`.
         """
-        found = _ITERATIONS.search(message) if self._mechanism.startswith("SCRAM") else None
-        if found is not None and int(found[1]) < _LEAST_ITERATIONS:
+        found = _SERVER_FIRST.fullmatch(message)
+        if found is None:
+            raise self._not_proven("no server-first-message of RFC 5802")
+        if int(found[1]) < _LEAST_ITERATIONS:
             raise AuthenticationError(
                 f"the broker's response to {self._login_name()} asks for {int(found[1])} iterations, at least "
                 f"{_LEAST_ITERATIONS} are needed to protect the password: set the user's password again at the broker, "
@@ -250,25 +255,40 @@ class Login:
             )
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
-        try:
-            return await in_a_thread(step)
-        except AuthenticationError:
-            raise
-        except Exception as error:  # raised by a mechanism: a wrong signature, a missing field, invalid text
-            raise AuthenticationError(
-                f"the broker's response to {self._login_name()} does not prove that it knows the password, "
-                f"or is not {self._mechanism} ({type(error).__name__})"
-            ) from None
+        def mapped() -> Any:
+            try:
+                return step()
+            except MemoryError:
+                raise
+            except Exception as error:  # raised by a mechanism: a wrong signature, a missing field, invalid text
+                raise self._not_proven(type(error).__name__) from None
 
-    def _new_mechanism(self) -> Any:
+        return await in_a_thread(mapped)
+
+    def _not_proven(self, reason: str) -> AuthenticationError:
+        return AuthenticationError(
+            f"the broker's response to {self._login_name()} does not prove that it knows the password, "
+            f"or is not {self._mechanism} ({reason})"
+        )
+
+    async def _token(self, provider: Callable[[], str]) -> str:
+        """Return a token, also to the logins that come while the provider is called.
+
+        It may never return, and would take another thread for each attempt.
+        """
+        if self._token_call is None or self._token_call.done():
+            self._token_call = in_a_thread(lambda: _new_token(provider))
+        return await asyncio.shield(self._token_call)
+
+    async def _new_mechanism(self) -> Any:
         config = self._config
         oauth: Any = SaslMechanismOAuth
         plain: Any = SaslMechanismPlain
         scram: Any = SaslMechanismScram
         if self._mechanism == "OAUTHBEARER":
             assert config.sasl_oauth_token_provider is not None
-            token = _Token(_new_token(config.sasl_oauth_token_provider), dict(config.sasl_oauth_extensions))
-            return oauth(sasl_oauth_token_provider=token)
+            token = await self._token(config.sasl_oauth_token_provider)
+            return oauth(sasl_oauth_token_provider=_Token(token, dict(config.sasl_oauth_extensions)))
         if self._mechanism == "PLAIN":
             return plain(sasl_plain_username=config.sasl_username, sasl_plain_password=config.sasl_password)
         username = (config.sasl_username or "").replace("=", "=3D").replace(",", "=2C")  # RFC 5802, 5.1
@@ -341,8 +361,8 @@ class _Token(AbstractTokenProvider):
 def _new_token(provider: Callable[[], str]) -> str:
     try:
         token = provider()
-    except Exception as error:
-        raise AuthenticationError(f"sasl.oauth.token.provider raised {type(error).__name__}: no token") from error
+    except BaseException as error:
+        raise AuthenticationError(f"sasl.oauth.token.provider raised {type(error).__name__}: no token") from None
     if not isinstance(token, str) or not token:
         raise AuthenticationError(
             f"sasl.oauth.token.provider has to return the token as a str, and returned {type(token).__name__}"
