@@ -197,7 +197,7 @@ class AsyncTransactionAdmin:
         Name the transaction by the offset at which it starts there (brokers since 3.0), or by producer id, producer
         epoch and coordinator epoch (older ones; -1 if the epoch is not known). **This bypasses the coordinator**:
         aborting a transaction that does not hang tears it apart, because its other partitions may be committed. For
-        such a transaction use `force_terminate_transaction`. A marker by ids is sent again if its response is lost.
+        such a transaction use `force_terminate_transaction`.
 
         Raises `AdminError` if no transaction starts at that offset, or if the producer epoch (INVALID_PRODUCER_EPOCH)
         or the coordinator epoch (TRANSACTION_COORDINATOR_FENCED) is too old.

@@ -219,7 +219,8 @@ def test_an_end_whose_answer_is_lost_is_repeated(emulator: Emulator, admin: Tran
         producer.close(timeout_s=0)
 
 
-def test_a_second_marker_never_meets_the_next_transaction() -> None:
+@pytest.mark.parametrize("by_ids", [False, True])
+def test_a_second_marker_never_meets_the_next_transaction(by_ids: bool) -> None:
     """With transaction.version 0 and 1 it would have the same producer id and epoch, and that marker would abort it."""
     with Emulator(config=settings_of(Profile.KAFKA_3_9), topics={"t": 1}) as emulator:
         servers, partition = emulator.bootstrap_servers, TopicPartition("t", 0)
@@ -228,7 +229,11 @@ def test_a_second_marker_never_meets_the_next_transaction() -> None:
             site.write_unannounced("x", identity, "t")
             emulator.faults.add(Fault(api="WriteTxnMarkers", action=DropReply()))
             looks_again = emulator.faults.add(Fault(api="DescribeProducers", skip=1, action=Hold()))
-            caller = threading.Thread(target=lambda: admin.abort_transaction(partition, start_offset=0))
+            named: dict[str, Any] = {"start_offset": 0}
+            if by_ids:
+                named = {"producer_id": identity.producer_id, "producer_epoch": identity.producer_epoch}
+                named["coordinator_epoch"] = -1
+            caller = threading.Thread(target=lambda: admin.abort_transaction(partition, **named))
             caller.start()
             looks_again.wait_held(1)
             site.write("x", identity, "t", sequence=1)
@@ -238,6 +243,22 @@ def test_a_second_marker_never_meets_the_next_transaction() -> None:
             assert row.current_transaction_start_offset == 2
             site.end("x", identity, commit=True)
             assert emulator.log("t").last_stable_offset == 4
+
+
+def test_a_marker_by_ids_is_not_repeated_blindly(emulator: Emulator, admin: TransactionAdmin) -> None:
+    with open_transaction(emulator, IDS[0]) as producer:
+        (row,) = admin.describe_producers([TopicPartition("orders", 0)])[TopicPartition("orders", 0)]
+        emulator.faults.add(Fault(api="DescribeProducers", action=Error(29)))
+        fault = emulator.faults.add(Fault(api="WriteTxnMarkers", count=None, action=DropReply()))
+        with pytest.raises(KafkaTimeoutError, match=r"may or may not be aborted: see describe_producers\(\)"):
+            admin.abort_transaction(
+                TopicPartition("orders", 0),
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                coordinator_epoch=-1,
+            )
+        assert fault.hits == 1
+        producer.close(timeout_s=0)
 
 
 def test_a_coordinator_that_moves_during_a_termination(emulator: Emulator, admin: TransactionAdmin) -> None:

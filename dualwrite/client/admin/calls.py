@@ -62,6 +62,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _Producers = tuple[ActiveProducer, ...]
+_Marker = codec.Call[dict[TopicPartition, codec.Reply[bool]]]
 
 _log = logging.getLogger(__name__)
 
@@ -297,8 +298,16 @@ class AdminCalls:
         coordinator_epoch: int,
         deadline_s: float,
     ) -> None:
-        """Send an abort marker until there is a response."""
-        await self._write(partition, _marker(partition, producer_id, producer_epoch, coordinator_epoch), deadline_s)
+        """Send an abort marker; without a response, see `_abort`."""
+        try:
+            described = _single(await self._producers([partition], None, deadline_s), partition)
+        except (UnsupportedByBrokerError, AuthorizationError):
+            start_offset = None
+        else:
+            starts = [row.current_transaction_start_offset for row in described if row.producer_id == producer_id]
+            start_offset = -1 if starts in ([], [None]) else starts[0]
+        marker = _marker(partition, producer_id, producer_epoch, coordinator_epoch)
+        await self._abort(partition, marker, start_offset, deadline_s)
 
     async def commit_at(self, partition: TopicPartition, prepared: PreparedTxnState, deadline_s: float) -> None:
         """Send a commit marker for a prepared transaction that is open on the partition, until there is a response.
@@ -314,9 +323,7 @@ class AdminCalls:
         epoch = -1 if row.coordinator_epoch is None else row.coordinator_epoch
         await self._write(partition, _marker(partition, producer_id, producer_epoch, epoch, commits=True), deadline_s)
 
-    async def _write(
-        self, partition: TopicPartition, marker: codec.Call[dict[TopicPartition, codec.Reply[bool]]], deadline_s: float
-    ) -> None:
+    async def _write(self, partition: TopicPartition, marker: _Marker, deadline_s: float) -> None:
         results = await self._driver.fulfil(
             [partition],
             lambda some: self._driver.leaders(some, deadline_s),
@@ -326,7 +333,17 @@ class AdminCalls:
         _ended(results, partition)
 
     async def abort_at(self, partition: TopicPartition, start_offset: int, deadline_s: float) -> None:
-        """Send an abort marker for the producer with a transaction open on the partition since that offset.
+        """Send an abort marker for the producer with a transaction open on the partition since that offset."""
+        producers = _single(await self._producers([partition], None, deadline_s), partition)
+        producer = _producer_with_open_transaction(producers, partition, start_offset)
+        epoch = -1 if producer.coordinator_epoch is None else producer.coordinator_epoch
+        marker = _marker(partition, producer.producer_id, producer.producer_epoch, epoch)
+        await self._abort(partition, marker, start_offset, deadline_s)
+
+    async def _abort(
+        self, partition: TopicPartition, marker: _Marker, start_offset: int | None, deadline_s: float
+    ) -> None:
+        """Send an abort marker for the transaction that is open since that offset; None: it cannot be described.
 
         Without a response, first check whether that transaction is still open: with transaction.version 0 and 1 a new
         transaction has the same epoch, so a second marker would abort one that the producer may have begun meanwhile.
@@ -334,27 +351,24 @@ class AdminCalls:
         backoff = self._driver.new_backoff()
         was_sent = False
         while True:
-            producers = _single(await self._producers([partition], None, deadline_s), partition)
-            found = [row for row in producers if row.current_transaction_start_offset == start_offset]
-            if was_sent and not found:
-                return
-            producer = _producer_with_open_transaction(found, partition, start_offset, producers)
-            problem, sent_now = await self._try_to_abort(partition, producer, deadline_s)
+            problem, sent_now = await self._try_to_abort(partition, marker, deadline_s)
             if problem is None:
                 return
             was_sent |= sent_now
-            if not await self._driver.pause(backoff, deadline_s):
+            if (was_sent and start_offset is None) or not await self._driver.pause(backoff, deadline_s):
                 raise KafkaTimeoutError(
-                    f"no response for {name_of(partition)} in time: {problem}; the transaction since offset "
-                    f"{start_offset} may or may not be aborted: repeat the same call"
+                    f"no response for {name_of(partition)} in time: {problem}; the transaction may or may not be "
+                    "aborted: see describe_producers() before repeating the call"
                 )
+            if was_sent:
+                producers = _single(await self._producers([partition], None, deadline_s), partition)
+                if all(row.current_transaction_start_offset != start_offset for row in producers):
+                    return
 
     async def _try_to_abort(
-        self, partition: TopicPartition, producer: ActiveProducer, deadline_s: float
+        self, partition: TopicPartition, marker: _Marker, deadline_s: float
     ) -> tuple[str | None, bool]:
         """Send an abort marker; return why the outcome is unknown (None: aborted), and whether a marker was sent."""
-        epoch = -1 if producer.coordinator_epoch is None else producer.coordinator_epoch
-        marker = _marker(partition, producer.producer_id, producer.producer_epoch, epoch)
         located = await self._driver.leaders([partition], deadline_s)
         if partition in located.failed:
             raise located.failed[partition]
@@ -466,7 +480,7 @@ def _not_terminated_in_time(seen: TransactionDescription, code: int) -> KafkaTim
 
 def _marker(
     partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, commits: bool = False
-) -> codec.Call[dict[TopicPartition, codec.Reply[bool]]]:
+) -> _Marker:
     """Return the request for an abort marker, or a commit marker.
 
     A partition shows -1 as the coordinator epoch of a producer without any marker. 0 is sent instead, which is not
@@ -482,12 +496,12 @@ def _marker(
 
 
 def _producer_with_open_transaction(
-    found: list[ActiveProducer], partition: TopicPartition, start_offset: int, producers: _Producers
+    producers: _Producers, partition: TopicPartition, start_offset: int
 ) -> ActiveProducer:
-    if found:
-        return found[0]
-    offsets = [row.current_transaction_start_offset for row in producers]
-    starts = sorted(offset for offset in offsets if offset is not None)
+    by_start = {row.current_transaction_start_offset: row for row in producers}
+    if start_offset in by_start:
+        return by_start[start_offset]
+    starts = sorted(offset for offset in by_start if offset is not None)
     opened = f"the open ones start at {', '.join(map(str, starts))}" if starts else "none is open"
     raise AdminError(
         f"no transaction is open on {name_of(partition)} since offset {start_offset}; {opened}; nothing was aborted"
