@@ -82,6 +82,20 @@ def test_of_two_partitions_the_one_that_is_refused_decides(codes: tuple[int, int
     assert type(driver.manager.error) is AbortableError
 
 
+def test_partitions_that_the_response_omits_are_added_later() -> None:
+    driver = Driver()
+    for partition in (P0, P1):
+        driver.manager.may_produce_to(*partition, 0, 0)
+    request = m.AddPartitionsToTxn("tid", 42, 7, (P0, P1))
+    driver.expect(request, m.AddPartitionsToTxnResponse({P0: 0}), delivered=False)
+    assert driver.poll() is None, "only after a back-off"
+    driver.now_ms += 1000
+    assert isinstance(driver.poll(), m.FindCoordinator)
+    driver.answer(m.FindCoordinatorResponse(0, 1, "h", 1))
+    driver.expect(request, m.AddPartitionsToTxnResponse({P0: 0, P1: 0}), delivered=False)
+    assert driver.manager.may_produce_to(*P1, 0, 0)
+
+
 def lose_the_answer(driver: Driver) -> None:
     driver.manager.may_produce_to(*P0, 0, 0)
     assert driver.poll() is not None

@@ -190,6 +190,14 @@ def test_offsets_of_one_partition_that_cannot_be_committed(codes: tuple[int, ...
     assert type(error_of(operation)) is AbortableError
 
 
+def test_offsets_that_the_response_omits_are_committed_again() -> None:
+    driver = Driver().initialised()
+    driver.manager.begin_transaction()
+    operation = offsets_in_flight(driver)
+    driver.answer(m.TxnOffsetCommitResponse(()))
+    assert not operation.done
+
+
 def test_an_answer_about_offsets_of_an_aborted_transaction_is_of_no_interest() -> None:
     driver = Driver().initialised()
     driver.manager.begin_transaction()

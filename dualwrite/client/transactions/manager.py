@@ -465,7 +465,7 @@ class TransactionManager(TransactionContext):
             case m.DescribeTransaction(), m.DescribeTransactionResponse():
                 self._take_over.on_described(step, response, now_ms)
             case m.AddPartitionsToTxn(), m.AddPartitionsToTxnResponse():
-                self._on_partitions_added(response, now_ms)
+                self._on_partitions_added(request, response, now_ms)
             case m.AddOffsetsToTxn(), m.AddOffsetsToTxnResponse():
                 self._on_offsets_added(request, response, now_ms)
             case m.EndTxn(), m.EndTxnResponse() if step is Step.SPEND_PAIR:
@@ -475,7 +475,7 @@ class TransactionManager(TransactionContext):
             case m.EndTxn(), m.EndTxnResponse():
                 self._on_ended(request, response, now_ms)
             case m.TxnOffsetCommit(), m.TxnOffsetCommitResponse():
-                self._on_offsets(response, now_ms)
+                self._on_offsets(request, response, now_ms)
             case _:
                 raise AssertionError(f"{response!r} is not a response to {request!r}")
 
@@ -552,10 +552,13 @@ class TransactionManager(TransactionContext):
             self.coordinators.forget(Api.DESCRIBE_TRANSACTIONS)
         self.exchange.retry_later(now_ms, error_code or CONCURRENT_TRANSACTIONS)
 
-    def _on_partitions_added(self, response: m.AddPartitionsToTxnResponse, now_ms: float) -> None:
-        error_code = decisive_code(Api.ADD_PARTITIONS_TO_TXN, tuple(response.error_codes.values()))
+    def _on_partitions_added(
+        self, request: m.AddPartitionsToTxn, response: m.AddPartitionsToTxnResponse, now_ms: float
+    ) -> None:
+        codes = dict.fromkeys(request.partitions, NETWORK_EXCEPTION) | dict(response.error_codes)
+        error_code = decisive_code(Api.ADD_PARTITIONS_TO_TXN, tuple(codes.values()))
         if error_code:
-            refused = [f"{name}-{index}" for (name, index), code in response.error_codes.items() if code == error_code]
+            refused = [f"{name}-{index}" for (name, index), code in codes.items() if code == error_code]
             self.failed_with(Api.ADD_PARTITIONS_TO_TXN, error_code, now_ms, resource=", ".join(refused))
             return
         self.exchange.backoff.succeeded()
@@ -600,8 +603,9 @@ class TransactionManager(TransactionContext):
         is_old = not self.initialisation.is_v2 and not self.transaction.partitions.confirmed
         return is_old and not request.committed and error_code == INVALID_TXN_STATE
 
-    def _on_offsets(self, response: m.TxnOffsetCommitResponse, now_ms: float) -> None:
-        error_code = decisive_code(Api.TXN_OFFSET_COMMIT, response.error_codes)
+    def _on_offsets(self, request: m.TxnOffsetCommit, response: m.TxnOffsetCommitResponse, now_ms: float) -> None:
+        missing = [NETWORK_EXCEPTION] * (len(request.offsets) - len(response.error_codes))
+        error_code = decisive_code(Api.TXN_OFFSET_COMMIT, (*response.error_codes, *missing))
         offsets = self.transaction.offsets
         stored = offsets.current
         if stored is None:
