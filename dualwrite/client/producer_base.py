@@ -70,7 +70,7 @@ class ProducerBase(Generic[FutureT]):
         """How long a call may wait, in milliseconds: the setting `max.block.ms`."""
         self._generation = this_process.generation
         self._loop = loop
-        self._core = ProducerCore(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
+        self._core = ProducerCore(config, lambda: lease_cluster(ClusterSettings.of(config), loop), call_soon)
 
     # ---- state ----------------------------------------------------------------------------------------------
 

@@ -47,10 +47,10 @@ _log = logging.getLogger(__name__)
 
 
 class ProducerCore:
-    """The core of one producer. `call_soon` schedules a callback in the I/O loop, which is the loop of `cluster`."""
+    """The core of one producer. `call_soon` schedules a callback in the I/O loop, which is the loop of the cluster."""
 
     def __init__(
-        self, config: ProducerConfig, cluster: Lease, call_soon: Callable[[Callable[[], object]], object]
+        self, config: ProducerConfig, lease: Callable[[], Lease], call_soon: Callable[[Callable[[], object]], object]
     ) -> None:
         self.config: Final = config
         self.lock: Final = threading.Lock()
@@ -73,11 +73,12 @@ class ProducerCore:
         self._manager: TransactionManager | IdempotenceManager = self._transaction_manager or IdempotenceManager(
             enabled=config.enable_idempotence, backoff=_retry_backoff(config)
         )
-        self._cluster = cluster
-        self._topology = cluster.topology
         self._accumulator = _accumulator(config)
         self._metrics = self._accumulator.metrics
-        self._began_ns: dict[Operation, int] = {}
+        self._began: tuple[Operation, int] | None = None
+        """The newest call of the transaction manager, and when it was made."""
+        self._cluster = lease()  # after everything that may refuse the settings
+        self._topology = self._cluster.topology
         self._sender = self._new_sender()
 
     def _new_sender(self) -> Sender:
@@ -224,7 +225,8 @@ class ProducerCore:
             if not operation.done:
                 if listener is not None:
                     operation.listen(listener)
-                self._began_ns.setdefault(operation, time.perf_counter_ns())
+                if self._began is None or self._began[0] is not operation:
+                    self._began = operation, time.perf_counter_ns()
         if not operation.done:
             if in_loop:
                 self._wake_pending = False
@@ -260,9 +262,9 @@ class ProducerCore:
         """
         with self.lock:
             self.transaction_manager.acknowledge(operation)
-            began_ns = self._began_ns.pop(operation, None) if operation.done else None
-            if began_ns is not None:
-                self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
+            if operation.done and self._began is not None and self._began[0] is operation:
+                self._metrics.waited(operation.name, time.perf_counter_ns() - self._began[1])
+                self._began = None
 
     # the methods from here to `send_offsets` are arguments of `start`
 
@@ -341,6 +343,8 @@ class ProducerCore:
             partition = self.choice.before_lock(topic, key, value, partition, self._topology.partitions(topic))
         with self.lock:
             self._manager.check_send()
+            if partition is None and self.choice.by_record is not None:  # also if it has become known meanwhile
+                return self._want_topic(topic)
             accepted = self._append(topic, value, key, headers, partition, timestamp_ms)
             return accepted if isinstance(accepted, Operation) else (accepted, accepted.record_count - 1)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator
+from dualwrite.client import producer_base
 from dualwrite.client.records import compression
 from dualwrite.errors import ConfigError
 from dualwrite.producer import Producer
@@ -40,6 +41,7 @@ def test_a_missing_library_is_named_when_the_producer_is_made(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("name", "level"), [("none", 1), ("gzip", 10), ("snappy", 1), ("lz4", 0), ("zstd", 23)])
-def test_a_level_that_means_nothing_is_refused(name: Any, level: int) -> None:
+def test_a_level_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, name: Any, level: int) -> None:
+    monkeypatch.setattr(producer_base, "lease_cluster", lambda *_: pytest.fail("a lease that no producer can end"))
     with pytest.raises(ConfigError, match=r"compression.level"):
         Producer(bootstrap_servers="127.0.0.1:9", compression_type=name, compression_level=level)

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer as Confluent
 
 from dualwrite.broker_emulator import Emulator
+from dualwrite.client.records.send_arguments import PartitionChoice
 from dualwrite.errors import InvalidRecordError
 from tests.producer.conftest import MakeProducer
 from tests.producer.readers import read_with_librdkafka
@@ -69,6 +70,21 @@ def test_a_callable_gets_the_bytes_that_are_sent_and_may_use_the_producer(make_p
     assert producer.send("events", "wert", "k").result(60).partition == 2
     assert producer.send("events", "wert", partition=1).result(60).partition == 1
     assert [call[:4] for call in asked] == [("events", b"k", b"wert", 3)]
+
+
+def test_a_callable_is_asked_also_if_the_topic_becomes_known_just_then(
+    make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make_producer(None, partitioner=lambda *_: 2)
+    producer.send("events", b"x", "k").result(60)
+    known = iter([0])
+    before_lock = PartitionChoice.before_lock
+
+    def too_early(choice: PartitionChoice, *record: Any) -> int | None:
+        return before_lock(choice, *record[:-1], next(known, record[-1]))
+
+    monkeypatch.setattr(PartitionChoice, "before_lock", too_early)
+    assert producer.send("events", b"x", "k").result(60).partition == 2
 
 
 def test_a_callable_out_of_range_sends_nothing(make_producer: MakeProducer) -> None:
