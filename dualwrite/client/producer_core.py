@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from dualwrite.client.error_texts import LastError
@@ -37,11 +37,26 @@ from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.client.wire.cluster import Lease
 from dualwrite.client.wire.codec import ProduceEncoder
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import FatalError, IllegalStateError, InvalidRecordError, KafkaError
+from dualwrite.errors import DualWriteError, FatalError, IllegalStateError, InvalidRecordError, KafkaError
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
 _NO_HEADERS: Final[list[Header]] = []
+
+
+class _Mending:
+    """Mends the accumulator if an exception of a signal's handler leaves its `with`, which is under the lock."""
+
+    def __init__(self, core: ProducerCore) -> None:
+        self._core = core
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._core.mend(error)
+
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +90,7 @@ class ProducerCore:
         )
         self._accumulator = _accumulator(config)
         self._metrics = self._accumulator.metrics
+        self._mending = _Mending(self)
         self._began: tuple[Operation, int] | None = None
         """The newest call of the transaction manager, and when it was made."""
         self._cluster = lease()  # after everything that may refuse the settings
@@ -322,7 +338,8 @@ class ProducerCore:
     def _flushed(self, call: Callable[[], Operation]) -> Operation:
         """Make a call, and send open batches without lingering. If there are none, finish without waking the loop."""
         operation = call()
-        self._accumulator.close_open_batches()
+        with self._mending:
+            self._accumulator.close_open_batches()
         if not operation.done and self._accumulator.incomplete == 0:
             self.transaction_manager.settle_without_kafka()
         return operation
@@ -345,8 +362,12 @@ class ProducerCore:
             self._manager.check_send()
             if partition is None and self.choice.by_record is not None:  # also if it has become known meanwhile
                 return self._want_topic(topic)
-            accepted = self._append(topic, value, key, headers, partition, timestamp_ms)
-            return accepted if isinstance(accepted, Operation) else (accepted, accepted.record_count - 1)
+            try:
+                accepted = self._append(topic, value, key, headers, partition, timestamp_ms)
+                return accepted if isinstance(accepted, Operation) else (accepted, accepted.record_count - 1)
+            except BaseException as error:
+                self.mend(error)
+                raise
 
     def try_fill(self, topic: str, value: bytes, timestamp_ms: int) -> tuple[Batch, int] | None:
         """Append a record that has only a value to the batch being filled; return None if that has no room.
@@ -360,10 +381,22 @@ class ProducerCore:
             if batch is None or batch.queue.open is not batch:
                 return None
             index = batch.record_count
-            if batch.append(index, timestamp_ms, None, value, _NO_HEADERS) is None:
-                return None
-            batch.record_count = index + 1
+            try:
+                if batch.append(index, timestamp_ms, None, value, _NO_HEADERS) is None:
+                    return None
+                batch.record_count = index + 1
+            except BaseException as error:
+                self.mend(error)
+                raise
             return batch, index
+
+    def mend(self, error: BaseException) -> None:
+        """Finish changes that an exception has interrupted. The record in hand may be sent. Call it under the lock."""
+        if not isinstance(error, DualWriteError):
+            self._accumulator.mend()
+            if self._accumulator.incomplete:
+                self._manager.accepted()
+            self.wake()
 
     def _append(
         self,
@@ -455,7 +488,7 @@ class ProducerCore:
         self, topic: str, records: Iterable[ReadyRecord], took: Callable[[Batch, int, int], None]
     ) -> Operation | None:
         """Accept records in order and call `took` for each; return the operation that the next one must wait for."""
-        with self.lock:
+        with self.lock, self._mending:
             self._manager.check_send()
             for value, key, headers, partition, timestamp_ms in records:
                 batch = self._append(topic, value, key, headers, partition, timestamp_ms)
@@ -468,7 +501,7 @@ class ProducerCore:
         self, topic: str, values: Sequence[bytes], timestamp_ms: int, took: Callable[[Batch, int, int], None]
     ) -> Operation | None:
         """Accept records that have only values: as `accept_records`, but many at a time."""
-        with self.lock:
+        with self.lock, self._mending:
             self._manager.check_send()
             at = 0
             while at < len(values):
@@ -484,7 +517,7 @@ class ProducerCore:
 
     def accept_encoded(self, topic: str, partition: int, encoded: EncodedBatch) -> Batch | Operation:
         """Accept a batch of records that are encoded already; or return the operation that it must wait for."""
-        with self.lock:
+        with self.lock, self._mending:
             self._manager.check_send()
             batch = self._accumulator.append_full(topic, partition, encoded, encoded.record_count, monotonic_ms())
             if batch is None:
@@ -519,10 +552,11 @@ class ProducerCore:
     def _memory_freed(self) -> Operation:
         """Return an operation that ends when any batch is acknowledged or failed."""
         if self._memory_waiter is None or self._memory_waiter.done:
-            waiter = self._memory_waiter = Operation("buffer.memory")
+            waiter = Operation("buffer.memory")
             self._accumulator.close_open_batches()
             for batch in self._accumulator.incomplete_batches():
                 batch.listen(lambda: None if waiter.done else waiter.end())
+            self._memory_waiter = waiter
         return self._interruptible(self._memory_waiter)
 
     def delivery_of(self, batch: Batch) -> Operation:
@@ -530,15 +564,21 @@ class ProducerCore:
         with self.lock:
             operation = self._deliveries.get(batch)
             if operation is None:
-                operation = self._deliveries[batch] = Operation(f"a record for {batch.topic}-{batch.partition}")
-                batch.listen(lambda: self._deliveries.pop(batch).end())
+                operation = Operation(f"a record for {batch.topic}-{batch.partition}")
+                batch.listen(partial(self._delivered, batch, operation))
+                if not operation.done:
+                    self._deliveries[batch] = operation
             self._interruptible(operation)
         self.wake()
         return operation
 
+    def _delivered(self, batch: Batch, operation: Operation) -> None:
+        self._deliveries.pop(batch, None)
+        operation.end()
+
     def flush(self) -> Operation:
         """Return an operation that ends when every record accepted so far is acknowledged or failed. Takes the lock."""
-        with self.lock:
+        with self.lock, self._mending:
             self._accumulator.close_open_batches()
             operation = self._all_ended("flush()", self._accumulator.incomplete_batches())
             began_ns = time.perf_counter_ns()

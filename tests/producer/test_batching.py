@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator
+from dualwrite.client import producer_core
+from dualwrite.client.records import accumulator, value_batch
+from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer
 from tests.producer.readers import read_with_librdkafka
+from tests.support.strikes import KINDS, Strike, explained, strike
 
 LONG_MS = 60_000
+QUEUES = (producer_core.__file__, accumulator.__file__, value_batch.__file__)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda producer: producer.send("orders", b"struck" * 100),
+        lambda producer: producer.send("orders", b"too large for the batch" * 1000, "key"),
+        lambda producer: producer.send_batch("orders", [b"struck" * 100] * 20),
+        lambda producer: producer.send_batch("orders", [(b"struck", b"key")] * 3),
+        lambda producer: producer.flush(),
+    ],
+)
+def test_an_exception_of_a_signal_strikes_no_other_record(
+    emulator: Emulator, make_producer: MakeProducer, act: Callable[[Producer], object]
+) -> None:
+    producer = make_producer(None, linger_ms=LONG_MS, delivery_timeout_ms=2 * LONG_MS, batch_size=10_000)
+    with Strike(inside=QUEUES) as counted:
+        act(producer)
+    sent = []
+    for place in range(1, counted.places + 1):
+        value = b"%d;" % place * 200
+        before = [producer.send("orders", value) for _ in range(2)]
+        with explained(strike(place, lambda: act(producer), KINDS[place % 2], QUEUES)):
+            sent += [(value, future) for future in (*before, producer.send("orders", value))]
+            producer.flush()
+            assert all(future.done() for _, future in sent)
+    metrics = producer.metrics()
+    assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+    stored = [future.outcome().offset for _, future in sent]
+    assert stored == sorted(set(stored))
+    read = read_with_librdkafka(emulator, "orders", stored[-1] + 1)
+    assert [read[offset].value() for offset in stored] == [value for value, _ in sent]
 
 
 def test_a_full_batch_does_not_linger(make_producer: MakeProducer) -> None:

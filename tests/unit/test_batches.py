@@ -10,6 +10,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from dualwrite.client.pacing import Backoff
+from dualwrite.client.records import accumulator as accumulator_module
 from dualwrite.client.records import batches
 from dualwrite.client.records.accumulator import MAX_SEQUENCE, Accumulator
 from dualwrite.client.records.batches import (
@@ -104,6 +105,44 @@ def test_sequences_count_records_and_restart_with_another_pair() -> None:
     acc.delivered(third, 2, -1)
     (next_epoch,) = drain(acc, pair=(1, 1))
     assert (next_epoch.base_sequence, next_epoch.producer_epoch) == (0, 1)
+
+
+def test_a_batch_that_cannot_be_built_fails_with_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any, **__: Any) -> BuiltBatch:
+        raise MemoryError
+
+    acc = accumulator()
+    (refused, unbuilt) = fill(acc, 1)[0], fill(acc, 1, partition=1)[0]
+    monkeypatch.setattr(accumulator_module, "stamp_and_build", exhausted)
+    with pytest.raises(MemoryError):
+        drain(acc)
+    acc.drop_all(LOST)
+    assert [batch.error for batch in (refused, unbuilt)] == [LOST, LOST]
+    assert acc.incomplete == 0
+
+
+def test_a_batch_that_cannot_be_split_fails_with_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any, **__: Any) -> BuiltBatch:
+        raise MemoryError
+
+    acc = accumulator()
+    batch = large(acc, 2)
+    assert drain(acc) == [batch]
+    monkeypatch.setattr(accumulator_module, "stamp_and_build", exhausted)
+    with pytest.raises(MemoryError):
+        acc.split(batch)
+    acc.drop_all(LOST)
+    assert (batch.done, batch.error, acc.incomplete) == (True, LOST, 0)
+
+
+def test_a_future_keeps_no_records() -> None:
+    acc = accumulator()
+    (batch,) = fill(acc, 1)
+    assert batch.records.size() > HEADER_BYTES
+    drain(acc)
+    acc.delivered(batch, 0, -1)
+    assert batch.records.size() == HEADER_BYTES
+    assert batch.append(1, 0, None, b"x", []) is None
 
 
 def test_sequences_wrap() -> None:

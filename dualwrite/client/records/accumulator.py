@@ -19,7 +19,7 @@ from typing import Final
 
 from dualwrite.client.metrics import Metrics
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.records.batches import BatchRecords, Header, restamp, stamp_and_build
+from dualwrite.client.records.batches import HEADER, BatchRecords, Header, restamp, stamp_and_build
 from dualwrite.client.records.compression import Codec
 from dualwrite.client.records.partition_queue import NUMBERS_OF_A_BATCH, Batch, PartitionQueue
 from dualwrite.client.records.splitting import halves_of
@@ -154,15 +154,31 @@ class Accumulator:
         return batch
 
     def _close_open(self, queue: PartitionQueue, batch: Batch) -> None:
+        queue.closed.append(batch)
         queue.open = None
         self._open.pop(queue, None)
-        queue.closed.append(batch)
 
     def close_open_batches(self) -> None:
         """Close all open batches, so that everything accepted so far can be sent without lingering."""
         for queue in list(self._open):
             if queue.open is not None:
                 self._close_open(queue, queue.open)
+
+    def mend(self) -> None:
+        """Make everything follow from the queues again, after an exception between two changes.
+
+        The open batches are closed: one of them may have a record more than it counts, until it is built.
+        """
+        for queue in [queue for queues in self._queues.values() for queue in queues.values()]:
+            if queue.open is not None and queue.open not in queue.closed:
+                queue.closed.append(queue.open)
+            queue.open = None
+            self.active[queue] = None
+            self._deactivate_if_empty(queue)
+        self._open.clear()
+        batches = self.incomplete_batches()
+        self.incomplete = len(batches)
+        self._used = sum(batch.reserved_bytes for batch in batches)
 
     @property
     def buffer_used(self) -> int:
@@ -237,6 +253,7 @@ class Accumulator:
         return queue.closed[0] if queue.closed else queue.open
 
     def _take(self, queue: PartitionQueue, batch: Batch, producer_id: int, producer_epoch: int) -> None:
+        queue.in_flight.append(batch)  # first: if it cannot be built, the producer fails with all that it finds
         if queue.retries:
             queue.retries.pop(0)
         elif queue.closed:
@@ -246,7 +263,6 @@ class Accumulator:
             self._open.pop(queue, None)
         self._deactivate_if_empty(queue)
         self._stamp(queue, batch, producer_id, producer_epoch)
-        queue.in_flight.append(batch)
 
     def _deactivate_if_empty(self, queue: PartitionQueue) -> None:
         if not queue.retries and not queue.closed and queue.open is None:
@@ -265,7 +281,6 @@ class Accumulator:
         batch.producer_epoch = producer_epoch
         if self._idempotent:
             batch.base_sequence = queue.next_sequence
-            queue.next_sequence = (queue.next_sequence + batch.record_count) & MAX_SEQUENCE
         if batch.data:
             restamp(batch.data, producer_id, producer_epoch, batch.base_sequence)
         else:
@@ -276,6 +291,9 @@ class Accumulator:
                 batch.base_sequence,
                 codec=self._codec,
             )
+            batch.record_count = HEADER.unpack_from(batch.data)[-1]  # see `mend`
+        if self._idempotent:
+            queue.next_sequence = (queue.next_sequence + batch.record_count) & MAX_SEQUENCE
 
     def wake_at_ms(self, now_ms: float) -> float | None:
         """Return the next time at which `drain` or `expire` has work, if nothing else happens before."""
@@ -321,10 +339,9 @@ class Accumulator:
 
     def split(self, batch: Batch) -> None:
         """Queue the two halves of a batch that was too large for its topic, to be sent in its place."""
-        self._land(batch)
         batch.queue.refused_bytes = min(batch.queue.refused_bytes, len(batch.data))
         self.metrics.resent_records += batch.record_count
-        self._queue_parts(batch)
+        self._queue_parts(batch, batch.queue.in_flight)
 
     def _split_refused(self, queue: PartitionQueue) -> None:
         """Split the next batch without sending it again, if one of its size was refused and parts wait already."""
@@ -332,9 +349,10 @@ class Accumulator:
             batch = queue.retries[0]
             if batch.record_count == 1 or len(batch.data) < queue.refused_bytes or batch.whole is None:
                 return
-            self._queue_parts(queue.retries.pop(0))
+            self._queue_parts(batch, queue.retries)
 
-    def _queue_parts(self, batch: Batch) -> None:
+    def _queue_parts(self, batch: Batch, place: list[Batch]) -> None:
+        """Queue the parts of a batch and take it out of its place, once all of them are built."""
         queue = batch.queue
         parts: list[Batch] = []
         first_index = 0
@@ -348,9 +366,11 @@ class Accumulator:
                 records, part.producer_id, part.producer_epoch, part.base_sequence, codec=self._codec
             )
             part.reserved_bytes = batch.reserved_bytes * count // batch.record_count
-            insort(queue.retries, part, key=_BY_NUMBER)
             parts.append(part)
             first_index += count
+        place.remove(batch)
+        for part in parts:
+            insort(queue.retries, part, key=_BY_NUMBER)
         parts[0].reserved_bytes += batch.reserved_bytes - sum(part.reserved_bytes for part in parts)
         self.incomplete += len(parts) - 1
         self.active[queue] = None

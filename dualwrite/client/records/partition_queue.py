@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.records.batches import BatchRecords, BuiltBatch
+from dualwrite.client.records.batches import BatchRecords, BuiltBatch, EncodedBatch
 from dualwrite.errors import KafkaError
 
 NUMBERS_OF_A_BATCH: Final = 2**31
@@ -65,7 +65,7 @@ class Batch:
         self.partition = queue.partition
         self.number = number
         self.records = records
-        self.append: Final = records.append
+        self.append = records.append
         self.created_ms = created_ms
         self.record_count = 0
         self.reserved_bytes = 0
@@ -99,6 +99,7 @@ class Batch:
         self.done = True
         self.error = error
         self.data = _NOT_BUILT
+        self.records, self.append = _NO_RECORDS, _NO_RECORDS.append  # futures may keep this batch for long
         listeners, self._listeners = self._listeners, None
         for listener in listeners or ():
             listener()
@@ -156,6 +157,7 @@ class Batch:
 
 
 _NOT_BUILT: Final = bytearray()
+_NO_RECORDS: Final = EncodedBatch(b"", record_count=0, first_timestamp_ms=0, max_timestamp_ms=0, transactional=False)
 
 
 class PartitionQueue:
