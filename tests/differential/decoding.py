@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import fields, is_dataclass
-from functools import cache
-from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from types import SimpleNamespace
+from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
 from dualwrite.broker_emulator.messages.schemas import response_schema
 from tests.emulator.api.raw_client import KEYS
+from tests.emulator.hostile.requests import without_none
 
 _FIXED: Final = {
     "bool": ">?",
@@ -63,9 +63,9 @@ class _Reader:
         return SimpleNamespace(**values)
 
     def _value(self, member: Any, flexible: bool) -> Any:
-        kind, is_nullable = _without_none(member.type)
+        kind, is_nullable = without_none(member.type)
         if get_origin(kind) is tuple:
-            inner, _ = _without_none(get_args(kind)[0])
+            inner, _ = without_none(get_args(kind)[0])
             count = self._length(flexible, ">i")
             return None if count < 0 else tuple(self._one(inner, member, flexible) for _ in range(count))
         if is_dataclass(kind) and is_nullable and "tag" not in member.metadata and self._fixed(">b") < 0:
@@ -103,10 +103,3 @@ class _Reader:
             if byte < 0x80:
                 return value
             shift += 7
-
-
-@cache
-def _without_none(kind: Any) -> tuple[Any, bool]:
-    if get_origin(kind) not in (UnionType, Union):
-        return kind, False
-    return next(argument for argument in get_args(kind) if argument is not NoneType), True

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -14,7 +12,6 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from tests.differential.__main__ import play
 from tests.differential.explained import EXPLANATIONS
 from tests.differential.logs import INTERNAL_PARTITIONS
-from tests.differential.workers import Addresses
 from tests.interop.differences import DIFFERENCES
 
 CONFIG = BrokerConfig(
@@ -24,20 +21,10 @@ CONFIG = BrokerConfig(
 )
 
 
-@contextmanager
-def two(other: BrokerConfig = CONFIG) -> Iterator[Addresses]:
-    """Two emulators; the second one may have other settings."""
-    with Emulator(config=CONFIG) as one, Emulator(config=other) as another:
-        yield one.bootstrap_servers, another.bootstrap_servers
-
-
-def options(sequences: int, shrink: int = 1) -> argparse.Namespace:
-    return argparse.Namespace(seed=7, first=0, sequences=sequences, seconds=0, workers=2, shrink=shrink)
-
-
 def test_a_run_goes_on_after_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
-    with two(replace(CONFIG, transaction_max_timeout_ms=1_000)) as addresses:
-        assert play(options(12), addresses, lambda: None) == 1
+    options = argparse.Namespace(seed=7, first=0, sequences=12, seconds=0, workers=2, shrink=1)
+    with Emulator(config=CONFIG) as one, Emulator(config=replace(CONFIG, transaction_max_timeout_ms=1_000)) as other:
+        assert play(options, (one.bootstrap_servers, other.bootstrap_servers), lambda: None) == 1
     printed = capsys.readouterr().out
     assert "seed 7: 12 sequences in" in printed
     counts = re.findall(r"^ +(\d+) init_producer_id.error_code 0 / 50 \(7:", printed, re.MULTILINE)

@@ -25,7 +25,7 @@ class KillableBroker:
         port = free_port(nodes)
         self.address = ",".join(f"127.0.0.1:{port + node}" for node in range(nodes))
         self._arguments = ["--listen", f"127.0.0.1:{port}", "--nodes", str(nodes), "--topic", "orders:2"]
-        self._arguments += ["--data-dir", str(data_dir), "--config", f"fsync={fsync}"]
+        self._arguments += ["--data-dir", str(data_dir), "--config", f"fsync={fsync}", "--config", "profile=kip-939"]
         self._arguments += ["--config", "log.segment.bytes=20000", "--config", "log.cleaner.backoff.ms=200"]
         self._arguments += ["--config", "transaction.abort.timed.out.transaction.cleanup.interval.ms=100"]
         self._log = data_dir.with_name("log")

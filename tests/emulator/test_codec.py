@@ -6,8 +6,7 @@ import io
 from dataclasses import MISSING, fields, is_dataclass, make_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +20,7 @@ from dualwrite.broker_emulator.messages.codec import NO_THROTTLE, builder, write
 from dualwrite.broker_emulator.messages.schema import schema
 from dualwrite.broker_emulator.messages.schemas import response_schema
 from dualwrite.broker_emulator.net.requests import is_large
+from tests.emulator.hostile.requests import without_none
 from tests.support.proof_only import examples
 
 SERVED = [
@@ -55,12 +55,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def alternatives(annotation: Any) -> tuple[Any, bool]:
-    if get_origin(annotation) not in (UnionType, Union):
-        return annotation, False
-    return next(part for part in get_args(annotation) if part is not NoneType), True
-
-
 @cache
 def entities(entity_type: Any) -> st.SearchStrategy[Any]:
     """Generate entities of kio's own type: every field has any valid value, or is left out if it has a default."""
@@ -77,10 +71,10 @@ def is_entity(kind: Any) -> bool:
 
 
 def values_of(member: Any) -> st.SearchStrategy[Any]:
-    inner, nullable = alternatives(member.type)
+    inner, nullable = without_none(member.type)
     is_array = get_origin(inner) is tuple
     if is_array:
-        inner, _ = alternatives(get_args(inner)[0])
+        inner, _ = without_none(get_args(inner)[0])
     values = entities(inner) if is_entity(inner) else VALUES[member.metadata["kafka_type"]]
     if is_array:
         values = st.lists(values, max_size=3).map(tuple)

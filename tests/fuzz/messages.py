@@ -10,15 +10,14 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from random import Random
-from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.messages.schemas import request_schema
-from tests.emulator.hostile.requests import FIRST_PRODUCER_ID, SERVED, frame
+from tests.emulator.hostile.requests import FIRST_PRODUCER_ID, SERVED, frame, without_none
 
 Maker = Callable[[Random], Any]
 
@@ -71,9 +70,9 @@ def _maker(kind: Any) -> Maker:
 
 
 def _field_maker(member: Any) -> Maker:
-    kind, is_nullable = _without_none(member.type)
+    kind, is_nullable = without_none(member.type)
     if get_origin(kind) is tuple:
-        inner, _ = _without_none(get_args(kind)[0])
+        inner, _ = without_none(get_args(kind)[0])
         element = _value_maker(inner, member)
         return _nullable(lambda random: tuple(element(random) for _ in range(random.choice((0, 1, 1, 2)))), is_nullable)
     return _nullable(_value_maker(kind, member), is_nullable)
@@ -91,12 +90,6 @@ def _nullable(make: Maker, is_nullable: bool) -> Maker:
     if not is_nullable:
         return make
     return lambda random: None if random.random() < 0.2 else make(random)
-
-
-def _without_none(kind: Any) -> tuple[Any, bool]:
-    if get_origin(kind) not in (UnionType, Union):
-        return kind, False
-    return next(argument for argument in get_args(kind) if argument is not NoneType), True
 
 
 def _primitive(kafka_type: str) -> Maker:

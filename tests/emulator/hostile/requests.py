@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from kio.serial import entity_writer
 
@@ -13,6 +14,13 @@ from dualwrite.broker_emulator.api.registry import APIS
 SERVED = [(api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 FIRST_PRODUCER_ID = 1_700_000_000_000_000
 """The first one that an emulator on a VirtualClock hands out."""
+
+
+def without_none(kind: Any) -> tuple[Any, bool]:
+    """The type of a field, and whether it may be null."""
+    if get_origin(kind) not in (UnionType, Union):
+        return kind, False
+    return next(part for part in get_args(kind) if part is not NoneType), True
 
 
 def frame(key: int, version: int, correlation_id: int, message: Any) -> bytes:
