@@ -11,7 +11,7 @@ from tests.crash.chaos_servers import KillableEmulator, KillableKafka, Lane
 from tests.support.real_kafkas import OLDER, RELEASED, TWO_PHASE_COMMIT, Kind
 
 EMULATED_SETTINGS: Final[Mapping[Tier, Mapping[str, str]]] = {
-    Tier.KEEP_PREPARED: {},
+    Tier.KEEP_PREPARED: {"profile": "kip-939"},
     Tier.STORED_PAIR: {
         "profile": "kafka-4.3",
         "unstable.api.versions.enable": "true",
