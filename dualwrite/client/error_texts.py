@@ -81,11 +81,6 @@ class LastError:
         """Note an error whose cause will be retried."""
         self._last = (now_ms, sentence)
 
-    def last(self, since_ms: float = 0.0) -> str | None:
-        """Return the last error, unless it is older than `since_ms`."""
-        last = self._last
-        return None if last is None or last[0] < since_ms else last[1]
-
     def newest(self, other: LastError, since_ms: float = 0.0) -> str | None:
         """Return the later one of two last errors, unless it is older than `since_ms`."""
         notes = [note for note in (self._last, other._last) if note is not None and note[0] >= since_ms]

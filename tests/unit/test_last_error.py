@@ -1,4 +1,4 @@
-"""The last error, the reasons for failed connections, Kafka's names of codes, and missing rights."""
+"""The reasons for failed connections, Kafka's names of codes, and missing rights."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ import socket
 
 import pytest
 
-from dualwrite.client.error_texts import LastError, error_name, missing_right, reason_of
+from dualwrite.client.error_texts import error_name, missing_right, reason_of
 from dualwrite.errors import ERROR_CLASSES, Api
-
-
-def test_the_newest_error_is_returned_unless_it_is_too_old() -> None:
-    last_error = LastError()
-    assert last_error.last() is None
-    last_error.note(10, "first")
-    last_error.note(20, "second")
-    assert last_error.last() == last_error.last(since_ms=20) == "second"
-    assert last_error.last(since_ms=21) is None
 
 
 @pytest.mark.parametrize(
