@@ -120,8 +120,12 @@ class ProducerCore:
     def wake(self) -> None:
         """Make the loop look for work. Further calls until it does are merged into one."""
         if not self._wake_pending:
-            self._wake_pending = True
-            self._call_soon(self._pump)
+            try:
+                self._wake_pending = True
+                self._call_soon(self._pump)
+            except BaseException:  # of a signal handler
+                self._wake_pending = False
+                raise
 
     def _pump(self) -> None:
         if self._wake_pending:  # else `start` has pumped in the meantime

@@ -92,3 +92,18 @@ async def test_an_interruption_reaches_each_caller_that_waits_for_the_same(emula
         held.remove()
         await asyncio.gather(*waiting)
         assert interrupted == [0, 1]
+
+
+def test_a_signal_that_interrupts_a_wake_up_delays_no_later_call(
+    make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = make_producer(None)
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producer._core, "_call_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("orders", "a")
+    assert producer.send("orders", "b").result().offset == 0
