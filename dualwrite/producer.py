@@ -286,14 +286,16 @@ class Producer(ProducerBase[RecordFuture]):
         self._closed = True
         if self._generation != this_process.generation or sys.is_finalizing():
             return  # a forked child's copy, whose connections belong to the parent; or the I/O thread was stopped
+        ended = False
         try:
             ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else monotonic_s() + timeout_s)
-            self._core.mark_closed(pending=not ended, hand_over=hand_over)
-        except BaseException:  # an interruption: `close` is not called again
-            self._io.start(self._core.close())
-            raise
+        finally:  # also after an interruption: `close` is not called again
+            try:
+                self._core.mark_closed(pending=not ended, hand_over=hand_over)
+            finally:
+                closing = self._io.start(self._core.close())
         try:
-            self._io.start(self._core.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
+            closing.result(_CLOSE_CONNECTIONS_TIMEOUT_S)
         except FutureTimeoutError:
             _log.warning("the connections did not close within %g s", _CLOSE_CONNECTIONS_TIMEOUT_S)
 

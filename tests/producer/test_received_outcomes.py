@@ -13,7 +13,7 @@ from dualwrite.broker_emulator import Emulator, Fault, Hold
 from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.record_future import Waiter
-from dualwrite.errors import IllegalStateError, KafkaUnreachableError
+from dualwrite.errors import FatalError, IllegalStateError, KafkaUnreachableError
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.support.conditions import until
@@ -107,3 +107,18 @@ def test_a_signal_that_interrupts_a_wake_up_delays_no_later_call(
         with pytest.raises(KeyboardInterrupt):
             producer.send("orders", "a")
     assert producer.send("orders", "b").result().offset == 0
+
+
+def test_a_close_that_is_interrupted_closes(make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = make_producer(None)
+    producer.send("orders", "a").result()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Waiter, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    with pytest.raises(FatalError, match="closed"):
+        producer.send("orders", "b")
