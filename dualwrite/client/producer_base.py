@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from dualwrite.client.io_thread import this_process
 from dualwrite.client.operations import Operation
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.batches import Header
@@ -25,10 +24,7 @@ from dualwrite.client.records.traces import SpanEnd, end_unsent
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import (
-    IllegalStateError,
-    KafkaTimeoutError,
-)
+from dualwrite.errors import KafkaTimeoutError
 from dualwrite.guarantee import Guarantee
 from dualwrite.monkey_patches import assert_real_threads
 from dualwrite.prepared_state import PreparedTxnState
@@ -68,9 +64,9 @@ class ProducerBase(Generic[FutureT]):
     ) -> None:
         self.max_block_ms = config.max_block_ms
         """How long a call may wait, in milliseconds: the setting `max.block.ms`."""
-        self._generation = this_process.generation
         self._loop = loop
         self._core = ProducerCore(config, lambda: lease_cluster(ClusterSettings.of(config), loop), call_soon)
+        self._generation = self._core.generation
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -188,8 +184,7 @@ class ProducerBase(Generic[FutureT]):
         return state
 
     def _check_process(self) -> None:
-        if self._generation != this_process.generation:
-            raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
+        self._core.check_process()
         assert_real_threads()
 
     # ---- errors of calls that waited too long ---------------------------------------------------------------

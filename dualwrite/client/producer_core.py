@@ -16,6 +16,7 @@ from typing import Final
 
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.idempotence_manager import IdempotenceManager
+from dualwrite.client.io_thread import this_process
 from dualwrite.client.monotonic import monotonic_ms
 from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
@@ -69,6 +70,7 @@ class ProducerCore:
     ) -> None:
         self.config: Final = config
         self.lock: Final = threading.Lock()
+        self.generation: Final = this_process.generation
         self._call_soon = call_soon
         self._wake_pending = False
         self.can_send_now = False
@@ -117,6 +119,11 @@ class ProducerCore:
             on_obstructed=self._interrupt_waits,
         )
 
+    def check_process(self) -> None:
+        """Raise `IllegalStateError` in a forked child: nothing ends a wait there, nor the use of a lock by a thread."""
+        if self.generation != this_process.generation:
+            raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
+
     def wake(self) -> None:
         """Make the loop look for work. Further calls until it does are merged into one."""
         if not self._wake_pending:
@@ -148,12 +155,14 @@ class ProducerCore:
     @property
     def next_prepared_state(self) -> PreparedTxnState:
         """The future prepared state of the open transaction, or else of the next one; empty while unknown."""
+        self.check_process()
         with self.lock:
             return self.transaction_manager.next_prepared_state
 
     @property
     def manifest(self) -> Manifest | None:
         """Where the records of the prepared transaction are stored; None if none is prepared, or if unknown."""
+        self.check_process()
         with self.lock:
             return self.transaction_manager.transaction.manifest(self._topology.cluster_id)
 
@@ -195,6 +204,7 @@ class ProducerCore:
 
     def metrics(self) -> dict[str, float]:
         """See `Producer.metrics()`."""
+        self.check_process()
         with self.lock:
             return self._metrics.snapshot(
                 buffer_total=self.config.buffer_memory,
@@ -532,6 +542,7 @@ class ProducerCore:
 
     def deliveries_of(self, topic: str, batches: Iterable[Batch]) -> Operation:
         """Return an operation that ends when all the batches are acknowledged or failed. Takes the lock."""
+        self.check_process()
         with self.lock:
             operation = self._all_ended(f"records for {topic}", {*batches})
         self.wake()
@@ -565,6 +576,7 @@ class ProducerCore:
 
     def delivery_of(self, batch: Batch) -> Operation:
         """Return an operation that ends when the batch is acknowledged or failed. Takes the lock."""
+        self.check_process()
         with self.lock:
             operation = self._deliveries.get(batch)
             if operation is None:

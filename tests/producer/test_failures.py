@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from dualwrite.broker_emulator import CloseBefore, DropReply, DropRequest, Emulator, Error, Fault
 from dualwrite.broker_emulator.faults.actions import Action
+from dualwrite.client.io_thread import this_process
 from dualwrite.client.sender import Sender
 from dualwrite.errors import (
     AbortableError,
@@ -156,6 +158,27 @@ def _in_the_child(inherited: Producer, bootstrap_servers: str) -> int:
             producer.commit_transaction()
         return 0
     return 1
+
+
+def test_nothing_waits_in_a_forked_child_for_threads_of_the_parent(
+    producer: Producer, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.faults.add(Fault(api="Produce", action=DropRequest()))
+    producer.begin_transaction()
+    record, records = producer.send("orders", "a"), producer.send_batch("orders", ["b"])
+    uses: list[Callable[[], object]] = [
+        lambda: record.result(0),
+        lambda: records.result(0),
+        lambda: record.add_done_callback(print),
+        producer.metrics,
+        lambda: producer.next_prepared_state,
+        lambda: producer._core.manifest,
+    ]
+    with monkeypatch.context() as child:
+        child.setattr(this_process, "generation", this_process.generation + 1)
+        for use in uses:
+            with pytest.raises(IllegalStateError, match="before the fork"):
+                use()
 
 
 def test_a_bug_ends_the_wait_for_a_topic(

@@ -46,6 +46,7 @@ class BaseRecordFuture:
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call `callback(this future)` once the outcome is known, like `on_delivery` of `send()`."""
+        self._core.check_process()
         self._core.callbacks.add(self._batch, self._index, self._timestamp_ms, lambda *_: callback(self))
 
     def _completion(self) -> Operation:
