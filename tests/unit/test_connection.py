@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from dualwrite.client.wire import connection as module
 from dualwrite.client.wire.codec import Framer
-from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.errors import Api
+from dualwrite.security_config import SecurityConfig
 
 
 class FakeTransport:
@@ -100,3 +102,30 @@ async def test_a_request_without_an_answer_in_time_ends_the_connection() -> None
     fixture.ask()
     await asyncio.wait_for(fixture.transport.ended.wait(), 10)
     assert fixture.transport.aborted
+
+
+async def test_an_address_without_a_response_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, ready = asyncio.get_running_loop(), Fixture().connection
+    now_s, tried = loop.time(), list[str]()
+
+    async def addresses_of(*_: object) -> list[str]:
+        return ["silent", "alive"]
+
+    async def negotiate() -> None:
+        pass
+
+    async def create_connection(_: object, address: str, *__: object, **___: object) -> tuple[None, Connection]:
+        nonlocal now_s
+        tried.append(address)
+        for _turn in range(10 if address == "silent" else 0):
+            now_s += 0.2
+            await asyncio.sleep(0)
+        return None, ready
+
+    monkeypatch.setattr(module, "_addresses_of", addresses_of)
+    monkeypatch.setattr(ready, "negotiate", negotiate)
+    monkeypatch.setattr(loop, "create_connection", create_connection)
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    connecting = Connector(SecurityConfig()).connect("broker", 9092, lambda: ready, timeout_ms=1000)
+    assert await connecting is ready
+    assert tried == ["silent", "alive"]

@@ -355,9 +355,9 @@ class Connector:
         `unserved_before`: the last connection to this address was lost before any response; maybe it requires a login.
         Raises `AuthenticationError`, `OSError`, and `ValueError` or `OverflowError` for an invalid host or port.
         """
-        progress = _Progress()
+        progress = _Progress(asyncio.get_running_loop().time() + timeout_ms / 1000)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout_at(progress.deadline_s):
                 return await self._connect(host, port, new_connection, progress, unserved_before)
         except TimeoutError as error:
             if error.errno is not None:  # it comes from the kernel
@@ -367,7 +367,7 @@ class Connector:
     async def _connect(
         self, host: str, port: int, new_connection: NewConnection, progress: _Progress, unserved_before: bool
     ) -> Connection:
-        async with _closed_unless_ready(await self._open(host, port, new_connection)) as connection:
+        async with _closed_unless_ready(await self._open(host, port, new_connection, progress)) as connection:
             progress.missing = "no response to ApiVersions"
             await connection.negotiate()
             if self._login is not None:
@@ -380,27 +380,29 @@ class Connector:
                 )
         return connection
 
-    async def _open(self, host: str, port: int, new_connection: NewConnection) -> Connection:
+    async def _open(self, host: str, port: int, new_connection: NewConnection, progress: _Progress) -> Connection:
         try:
-            return await _connected(host, port, new_connection, self._tls.context())
+            return await _connected(host, port, new_connection, self._tls.context(), progress.deadline_s)
         except ssl.SSLError as error:
             refusal = refusal_of_handshake(error, host)
             if refusal is not None:
                 raise AuthenticationError(refusal) from error
-            await self._refuse_plain_listener(host, port, new_connection)
+            await self._refuse_plain_listener(host, port, new_connection, progress)
             raise
         except ConnectionError as error:
             if self._uses_tls and not isinstance(error, ConnectionRefusedError):
-                await self._refuse_plain_listener(host, port, new_connection)
+                await self._refuse_plain_listener(host, port, new_connection, progress)
             raise
 
-    async def _refuse_plain_listener(self, host: str, port: int, new_connection: NewConnection) -> None:
+    async def _refuse_plain_listener(
+        self, host: str, port: int, new_connection: NewConnection, progress: _Progress
+    ) -> None:
         """Raise `AuthenticationError` if the listener speaks Kafka without TLS.
 
         Such a listener closes the connection at a TLS handshake; but so does a broker that is shutting down.
         """
         with contextlib.suppress(OSError):
-            connection = await _connected(host, port, new_connection, None)
+            connection = await _connected(host, port, new_connection, None, progress.deadline_s)
             try:
                 await connection.negotiate()
             finally:
@@ -408,14 +410,23 @@ class Connector:
             raise AuthenticationError(NOT_TLS)
 
 
-async def _connected(host: str, port: int, new_connection: NewConnection, tls: ssl.SSLContext | None) -> Connection:
-    """Connect to the first address of a host that accepts; raise the last error if none does."""
+async def _connected(
+    host: str, port: int, new_connection: NewConnection, tls: ssl.SSLContext | None, deadline_s: float
+) -> Connection:
+    """Connect to the first address of a host that accepts; raise the last error if none does.
+
+    Each address gets an equal part of the time that is left, so that one without any response does not use up all.
+    """
     loop = asyncio.get_running_loop()
     addresses = await _addresses_of(host, port)
     name = None if tls is None else host
-    for address in addresses:
+    for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        now_s = loop.time()
         try:
-            _, connection = await loop.create_connection(new_connection, address, port, ssl=tls, server_hostname=name)
+            async with asyncio.timeout_at(now_s + (deadline_s - now_s) / left):
+                _, connection = await loop.create_connection(
+                    new_connection, address, port, ssl=tls, server_hostname=name
+                )
         except ssl.SSLError:
             raise
         except OSError:
@@ -439,6 +450,9 @@ class _Progress:
     """The step that is missing until a connection is ready, for the error of a timeout."""
 
     missing = "no connection"
+
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_s: Final = deadline_s
 
 
 @contextlib.asynccontextmanager
