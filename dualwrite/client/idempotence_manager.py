@@ -6,6 +6,7 @@ from typing import Final
 
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import error_name, missing_right
+from dualwrite.client.late_log import LateLog
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.transactions.states import WHAT_NEXT, Event, ProducerState
@@ -34,6 +35,7 @@ class IdempotenceManager:
     """
 
     def __init__(self, *, enabled: bool, backoff: Backoff) -> None:
+        self.late_log: Final = LateLog()
         self.state = ProducerState.READY
         self.producer_id = -1
         self.producer_epoch = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from dualwrite.client import messages as m
+from dualwrite.client.late_log import LateLog
 from dualwrite.client.transactions.states import Event
 from dualwrite.errors import KafkaError
 
@@ -21,6 +22,10 @@ class ProducerPort(Protocol):
 
     producer_id: int
     producer_epoch: int
+
+    @property
+    def late_log(self) -> LateLog:
+        """The log for messages that are made under the lock."""
 
     @property
     def may_produce(self) -> bool:

@@ -138,6 +138,7 @@ class Sender:
             self._pump()
         except Exception as error:
             self._fail_on_bug(error)
+        self._manager.late_log.flush()
 
     def _fail_on_bug(self, error: Exception) -> None:
         _log.exception("a bug in the producer; the producer is no longer usable")
@@ -416,7 +417,8 @@ class Sender:
         sentence = f"{batch_size} {where}: it is split and sent again"
         self._last_error.note(now_ms, sentence)
         if batch.whole is None:
-            _log.info("%s; batch.size should not exceed the topic's max.message.bytes", sentence)
+            advice = "batch.size should not exceed the topic's max.message.bytes"
+            self._manager.late_log.note(_log, logging.INFO, "%s; %s", sentence, advice)
         self._accumulator.split(batch)
 
     def _lose(self, batch: Batch, error_code: int, message: str | None, outcome: DeliveryResult) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from dualwrite.broker_emulator import Emulator, Error, Fault
 from dualwrite.errors import AbortableError, FencedError
+from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer
+from tests.support.conditions import until
 
 MESSAGE_TOO_LARGE = 10
 LOGGER = "dualwrite.client.transactions.producer_state"
@@ -49,6 +51,7 @@ def test_the_error_that_makes_a_producer_unusable_is_logged_without_debug(
     producer.send("orders", b"x")
     with pytest.raises(AbortableError):
         producer.commit_transaction()
+    until(lambda: bool(lines(caplog)))
     ((level, line),) = lines(caplog)
     assert level == logging.INFO
     assert line.startswith("transactional id log-2: ")
@@ -63,4 +66,30 @@ def test_the_error_that_makes_a_producer_unusable_is_logged_without_debug(
             producer.commit_transaction()
         with pytest.raises(FencedError):
             producer.abort_transaction()
+    until(lambda: len(lines(caplog)) == 3)
     assert [level for level, _ in lines(caplog)] == [logging.INFO, logging.INFO, logging.WARNING]
+
+
+def test_nothing_is_logged_under_the_lock(
+    producer: Producer, emulator: Emulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may use the producer that logs, to send messages to Kafka."""
+    free: dict[str, bool] = {}
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lock = producer._core.lock
+            free[record.getMessage()] = acquired = lock.acquire(timeout=20)
+            if acquired:
+                lock.release()
+
+    caplog.set_level(logging.DEBUG, "dualwrite.client")
+    monkeypatch.setattr(logging.getLogger("dualwrite.client"), "handlers", [Handler()])
+    producer.begin_transaction()
+    emulator.faults.add(Fault(api="Produce", action=Error(MESSAGE_TOO_LARGE), count=1))
+    producer.send_batch("orders", [b"x", b"y"])
+    producer.prepare_transaction()
+    producer.close()
+    assert all(free.values()), free
+    for event in ("by BEGIN_TRANSACTION", "it is split", "by FLUSHED_FOR_PREPARE", "it stays in doubt", "by CLOSE"):
+        assert any(event in message for message in free), free

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from dualwrite.client.late_log import LateLog
 from dualwrite.client.transactions.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
 from dualwrite.errors import IllegalStateError, InvalidTxnStateError, KafkaError
 from dualwrite.prepared_state import PreparedTxnState
@@ -29,6 +30,7 @@ class StateMachine:
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id: Final = transactional_id
+        self.late_log: Final = LateLog()
         self.state = ProducerState.UNINITIALIZED
         self.producer_id = -1
         self.producer_epoch = -1
@@ -78,7 +80,8 @@ class StateMachine:
         level = _LEVELS.get(after, logging.DEBUG)
         if before is after or not _log.isEnabledFor(level):
             return
-        _log.log(
+        self.late_log.note(
+            _log,
             level,
             "transactional id %s: %s -> %s by %s (producer id %d, epoch %d)%s",
             self.transactional_id,
