@@ -139,15 +139,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         _PUBLISHING,
-        "if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):",
-        "if text and text != settled_text(row) and not is_forgotten(row, text):",
+        "if not row.is_empty and not is_settled(row, text) and not is_forgotten(row, text):",
+        "if text and not is_settled(row, text) and not is_forgotten(row, text):",
         "recovery/test_another_cluster.py",
         proof=True,
     ),
     Mutant(
         _PUBLISHING,
-        "if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):",
-        "if not row.is_empty and text != settled_text(row):",
+        "if not row.is_empty and not is_settled(row, text) and not is_forgotten(row, text):",
+        "if not row.is_empty and not is_settled(row, text):",
         "recovery/test_forgetting.py",
         proof=True,
     ),
@@ -200,14 +200,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         _CORE_REPAIR,
-        "if text == settled_text(row):\n        return IS_OVER",
+        "if is_settled(row, text):\n        return IS_OVER",
         "if text.startswith('committed '):\n        return IS_OVER",
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
         _CORE_REPAIR,
-        "if text == settled_text(row):\n        return ongoing == row",
-        "if text == settled_text(row):\n        return False",
+        "if is_settled(row, text):\n        return ongoing == row",
+        "if is_settled(row, text):\n        return False",
         "recovery/test_another_cluster.py",
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Final
@@ -90,7 +90,7 @@ def command(
         checks, has_kafka = _reached("kafka", lambda: _kafka(access, looks.ids, topics, guarantees))
         checks += in_database
         if has_kafka and has_database:
-            checks += _reached("database", looks.at_ids)[0]
+            checks += _reached("database", lambda: looks.at_ids(topics))[0]
     reached = has_kafka and has_database
     if as_json:
         print_json(_document(checks, guarantees))
@@ -100,7 +100,7 @@ def command(
         click.echo(coloured(_CONCLUSIONS[worst], meaning_of("Verdict", worst)) if reached else _NOT_KNOWN)
         if database_url is None:
             click.echo("no database was checked: give --database to check one")
-        if not topics:
+        if reached and not topics:
             click.echo("no topic was checked: give --topic for each that blocks send to")
     ctx.exit(UNUSABLE if not reached else LEFT if _worst(checks) is Verdict.FAIL else 0)
 
@@ -124,8 +124,8 @@ class _Looks:
         self.ids = ids_of(engine, self._given_id)
         return checks if self.ids.problem is None else [*checks, self.ids.problem]
 
-    def at_ids(self) -> list[Check]:
-        return [] if self._engine is None else id_checks(self._engine, self._access, self.ids)
+    def at_ids(self, topics: Sequence[str]) -> list[Check]:
+        return [] if self._engine is None else id_checks(self._engine, self._access, self.ids, topics)
 
 
 def _kafka(access: KafkaAccess, ids: Ids, topics: tuple[str, ...], guarantees: list[Guarantee | None]) -> list[Check]:

@@ -76,12 +76,12 @@ def right_check(ids: Ids, allowed: Mapping[str, bool]) -> Check:
     return failure("kafka", what, f"no WRITE on the transactional id {', '.join(refused)}", remedy)
 
 
-def id_checks(engine: sa.Engine, access: KafkaAccess, ids: Ids) -> list[Check]:
-    """Return whether writers refuse the ids of the database by their rows."""
+def id_checks(engine: sa.Engine, access: KafkaAccess, ids: Ids, topics: Sequence[str]) -> list[Check]:
+    """Return whether writers refuse the ids of the database, by their rows or by what hangs in the topics."""
     if not ids.names:
         return []
     with RecoveryService(
-        engine, transactional_ids=ids.names, timeout_ms=access.timeout_ms, **access.settings
+        engine, transactional_ids=ids.names, topics=topics, timeout_ms=access.timeout_ms, **access.settings
     ) as service:
         report = service.plan()
     checks = [_check(found) for found in report.found if found.action in NEEDS_OPERATOR]

@@ -27,7 +27,7 @@ from dualwrite.cli.failures import LEFT
 from dualwrite.cli.forgotten import Chosen, forget_each, sum_up
 from dualwrite.cli.groups import Command
 from dualwrite.cli.numbers import number_option
-from dualwrite.cli.output import duration, print_json, print_labelled, print_table
+from dualwrite.cli.output import NONE_SEARCHED, duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.taken_out import Handover, block_names, document_of, take_out_each
 from dualwrite.recipes.core.judge import REFUSALS
@@ -303,6 +303,8 @@ def _print(report: RecoveryReport) -> None:
             print_labelled(action, sentence, meaning_of("Action", action))
     for each in report.unseen:
         print_labelled("not checked", each, Meaning.WARN)
+    if not report.searched:
+        click.echo(NONE_SEARCHED)
     click.echo(_summary(report))
 
 
@@ -338,6 +340,7 @@ def as_document(report: RecoveryReport, done: Done = _NO_DECISIONS) -> dict[str,
         "clean": report.is_clean,
         "settled": report.settled,
         "unseen": list(report.unseen),
+        "searched": list(report.searched),
         "found": [{**asdict(found), "left": found.is_left} for found in report.found],
         "taken_out": [document_of(block) for block in (*done.taken_out, *report.taken_out)],
         "forgotten": [asdict(each) for each in done.forgotten],

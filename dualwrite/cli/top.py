@@ -21,6 +21,7 @@ from dualwrite.cli.groups import Command
 from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import (
+    NONE_SEARCHED,
     columns_that_fit,
     console,
     counted,
@@ -35,8 +36,8 @@ from dualwrite.errors import DualWriteError, KafkaError
 from dualwrite.hanging import next_step, pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.judge import REFUSALS
-from dualwrite.recipes.core.proof import settled_text
-from dualwrite.recipes.recovery.hanging_elsewhere import MOST_MS, find_hanging, is_decided
+from dualwrite.recipes.core.proof import is_settled
+from dualwrite.recipes.recovery.hanging_elsewhere import MOST_MS, find_hanging, is_decided, topics_to_search
 from dualwrite.recipes.recovery.overview import Standing, ids_in_database, standing
 from dualwrite.recipes.recovery.seen import Cluster, cluster_of
 from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS
@@ -147,9 +148,9 @@ def command(
     wanted = Wanted(prefix, schema, topics, min_age)
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
-            found, unseen = look(admin, engine, wanted)
+            found, unseen, searched = look(admin, engine, wanted)
             _show_once(found, as_json=as_json, hidden_s=0.0 if database_url is None else min_age)
-            for each in unseen:
+            for each in unseen if searched else [NONE_SEARCHED]:
                 click.echo(each, err=True)
             ctx.exit(LEFT if unseen or any(map(_is_wrong, found)) else 0)
         else:
@@ -189,9 +190,10 @@ def _view(
     clock = time.strftime("%H:%M:%S")
     try:
         try:
-            found, unseen = look(admin, engine, wanted, timeout_ms)
+            found, unseen, searched = look(admin, engine, wanted, timeout_ms)
+            missed = counted(len(unseen), "topic") + " not" if searched else "no topic"
             title = _title(clock, found, engine is not None) + (
-                f", {counted(len(unseen), 'topic')} not searched" if unseen else ""
+                f", {missed} searched" if unseen or not searched else ""
             )
         except KafkaError as error:
             title = f"{clock}  {sentence(error)}"
@@ -240,8 +242,8 @@ def look(
     engine: sa.Engine | None,
     wanted: Wanted,
     timeout_ms: int | None = None,
-) -> tuple[list[Line], list[str]]:
-    """Return the lines, oldest first, then what hangs; and the reasons why topics were not searched for that.
+) -> tuple[list[Line], list[str], bool]:
+    """Return the lines, oldest first, then what hangs; why topics were not searched for that; and whether any was.
 
     `timeout_ms` bounds each request to Kafka.
     """
@@ -253,7 +255,7 @@ def look(
     described = admin.describe_transactions(asked, timeout_ms=timeout_ms) if asked else {}
     now_ms = int(time.time() * 1000)
     if engine is None or known is None:
-        return lines_of(described, known, now_ms, _NO_CLUSTER), []
+        return lines_of(described, known, now_ms, _NO_CLUSTER), [], True
     cluster = cluster_of(admin, timeout_ms=timeout_ms)
     lines = lines_of(described, known, now_ms, cluster)
     if any(_is_wrong(line) for line in lines):  # unless the row was older than the description
@@ -263,7 +265,8 @@ def look(
     min_age_ms = int(wanted.min_age_s * 1000)
     found = find_hanging(admin, known, wanted.topics, unseen, min_age_ms=min_age_ms, timeout_ms=timeout_ms or MOST_MS)
     decided = [is_decided(each, known[each.transactional_id or ""], cluster) for each in found]
-    return lines + [_line_of(*each, now_ms) for each in zip(found, decided, strict=True)], unseen
+    lines += [_line_of(*each, now_ms) for each in zip(found, decided, strict=True)]
+    return lines, unseen, bool(topics_to_search(known, wanted.topics))
 
 
 def _line_of(hanging: HangingTransaction, decided: bool | None, now_ms: int) -> Line:
@@ -342,7 +345,7 @@ def _row_state(line: Line, ours: StoredRow) -> str:
         return "stored"
     if ours.state is None:
         return "no row"
-    is_named = ours.state == line.pair and ours.manifest != settled_text(PreparedTxnState(ours.state))
+    is_named = ours.state == line.pair and not is_settled(PreparedTxnState(ours.state), ours.manifest)
     return "committed" if is_named else "undecided"
 
 

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, Profile, ResourceType
+from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, Error, Fault, Profile, ResourceType
+from dualwrite.cli.output import NONE_SEARCHED
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import (
     AbortableError,
@@ -89,14 +90,14 @@ class Heard:
 
     def __init__(self, call: Call, store: Database, broker: Broker, topic: str = TOPIC) -> None:
         self._call, self._store, self._broker, self._topic = call, store, broker, topic
-        self._options = (
+        self.options = (
             *("--bootstrap-server", broker.bootstrap_servers),
             *("--database", store.url.render_as_string(hide_password=False)),
         )
 
     def doctor(self) -> set[str]:
         """Return what doctor finds wrong."""
-        done = self._call("doctor", *self._options, "--transactional-id", ID, "--topic", self._topic, "--json")
+        done = self._call("doctor", *self.options, "--transactional-id", ID, "--topic", self._topic, "--json")
         failed = {each["what"] for each in done.document["checks"] if each["verdict"] == "fail"}
         assert done.code == (1 if failed else 0)
         assert all(each["remedy"] for each in done.document["checks"] if each["verdict"] == "fail")
@@ -104,12 +105,12 @@ class Heard:
 
     def doctor_told(self) -> tuple[set[str], str]:
         """Return what doctor checks, and its text."""
-        options = ("doctor", *self._options, "--transactional-id", ID)
+        options = ("doctor", *self.options, "--transactional-id", ID)
         checks = self._call(*options, "--json").document["checks"]
         return {each["what"] for each in checks}, self._call(*options).out
 
     def recover(self, *more: str) -> Ended:
-        return self._call("recover", *self._options, "--all", "--min-age", 0, *more)
+        return self._call("recover", *self.options, "--all", "--min-age", 0, *more)
 
     def actions(self) -> list[str]:
         """Return the actions of a plan, after asserting that it agrees with a round that applies it."""
@@ -121,7 +122,7 @@ class Heard:
         return [each["action"] for each in done.document["found"]]
 
     def top(self) -> tuple[int, list[Any]]:
-        done = self._call("top", *self._options, "--json")
+        done = self._call("top", *self.options, "--json")
         return done.code, [each["database"] for each in done.document]
 
     def refusals(self) -> set[type[DualWriteError]]:
@@ -194,6 +195,27 @@ def test_a_later_epoch_proves_nothing_where_recoveries_raise_it(call: Call, data
         restore(database, row)
         Heard(call, database, broker).assert_sound()
         write(database, broker)
+
+
+def test_what_hangs_beside_a_settled_row(call: Call, sqlite: SqliteDatabase) -> None:
+    config = BrokerConfig(profile=Profile.KAFKA_4_4)
+    lost = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=TOPIC, partition=0)
+    with Emulator(config=config, topics={TOPIC: 2}) as broker:
+        broker.faults.add(lost)
+        with DualWriter(sqlite.aside, transactional_id=ID, bootstrap_servers=broker.bootstrap_servers) as writer:
+            for partition in (0, 1):
+                with writer.transaction() as tx:
+                    tx.send(TOPIC, value="x", partition=partition, timestamp_ms=1)
+        heard = Heard(call, sqlite, broker)
+        assert heard.doctor() == {f"hangs: {ID}"}
+        assert heard.actions() == ["hangs"]
+        assert heard.top() == (1, ["hangs"])
+        state, _ = row_of(sqlite)
+        restore(sqlite, (state, ""))
+        assert heard.doctor() == {f"hangs: {ID}"}
+        assert NONE_SEARCHED in heard.recover().out
+        assert heard.recover("--json").document["searched"] == []
+        assert call("top", *heard.options).err == f"{NONE_SEARCHED}\n"
 
 
 def test_a_copied_database(call: Call, postgres: PostgresDatabase, emulator: Emulator) -> None:

@@ -34,7 +34,7 @@ from dualwrite.producer import TopicPartition
 from dualwrite.recipes.core.completion import LostCommits
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import Verdict, settled_text, verdict_in
+from dualwrite.recipes.core.proof import Verdict, is_settled, verdict_in
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.plan import Action, RecoveryReport
@@ -81,7 +81,7 @@ class Site(World):
 
     def is_settled(self) -> bool:
         row, text = self.row()
-        return text == settled_text(row)
+        return is_settled(row, text)
 
     def round(self, *, apply: bool = True, **settings: Any) -> RecoveryReport:
         with service(self.scenario, **settings) as recovery:

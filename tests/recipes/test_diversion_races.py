@@ -23,7 +23,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import diversion_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import settled_text
+from dualwrite.recipes.core.proof import is_settled
 from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
@@ -361,7 +361,7 @@ def test_the_last_batch_is_settled_when_the_diversion_ends(
             with scenario.database.aside.connect() as connection:
                 state = connection.scalar(sa.text(_STATE), {"id": scenario.transactional_id})
                 manifest = connection.scalar(sa.text(_MANIFEST), {"id": scenario.transactional_id})
-        assert manifest == settled_text(PreparedTxnState(state))
+        assert is_settled(PreparedTxnState(state), manifest)
 
 
 def test_a_publisher_whose_blocks_are_never_diverted_ends_the_diversion(

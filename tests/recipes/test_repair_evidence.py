@@ -25,7 +25,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import settled_text
+from dualwrite.recipes.core.proof import is_settled
 from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -287,7 +287,7 @@ def test_missing_evidence_is_an_error(
     (error,) = errors_in(caplog)
     assert "can no longer prove" in error
     assert "orders-0: 0 to 0" in error
-    assert site.text() == settled_text(site.row())
+    assert is_settled(site.row(), site.text())
     site.write("later")
     assert len(errors_in(caplog)) == 1
     assert heard.sums("dualwrite.unproven") == {"": 1}
@@ -345,7 +345,7 @@ def test_an_unprovable_end_can_be_acknowledged(site: Site) -> None:
         assert (found.action, found.changed, found.is_left) == (Action.HANGS, False, True)
     (found,) = site.serviced(acknowledge_lost=["tid"]).found
     assert (found.action, found.changed, found.error) == (Action.ACKNOWLEDGE, True, None)
-    assert site.text() == settled_text(pair)
+    assert is_settled(pair, site.text())
     assert site.serviced().found == ()
     hanging.abort_transaction()
     site.write("later")
@@ -448,7 +448,7 @@ def test_recovery_settles_the_row_before_the_evidence_is_gone(
         plan = site.serviced(apply=False)
         assert site.manifest(), "a plan changes nothing"
         assert plan.found == site.serviced().found == ()
-    assert site.text() == settled_text(site.row())
+    assert is_settled(site.row(), site.text())
     let_end(site, Way.EXPIRED)
     site.delete_records()
     for _ in range(2):

@@ -17,7 +17,7 @@ from dualwrite.errors import AnotherClusterError, IllegalStateError, RetriableEr
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.proof import forgotten_text, is_forgotten, manifest_of, settled_text
+from dualwrite.recipes.core.proof import forgotten_text, is_forgotten, is_settled, manifest_of
 from dualwrite.recipes.recovery.forgetting import Forgotten, forget_cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow, note
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
@@ -55,7 +55,7 @@ def test_a_confirmed_transaction_is_settled_at_close(store: Database, tier: Tier
             write(writer, "1")
             write(writer, "2")
             assert manifest_of(site.row(), site.text() or "") is not None
-        assert site.text() == settled_text(site.row())
+        assert is_settled(site.row(), site.text())
     with next_cluster(tier) as another, writer_in(another, store) as writer:
         write(writer, "later")
         assert published(another) == ["later"]
@@ -74,7 +74,7 @@ def test_a_pool_settles_its_ids_at_close(store: Database) -> None:
     with store.aside.connect() as connection:
         columns = kafka_transaction_state.c
         found = connection.execute(sa.select(columns.prepared_transaction_state, columns.manifest)).all()
-    assert {manifest for _, manifest in found} <= {f"committed {state}" for state, _ in found}
+    assert {manifest for _, manifest in found} <= {f"committed {state} orders" for state, _ in found}
     with Emulator(topics={"orders": 2}) as another:
         write_some(another.bootstrap_servers, "3")
         assert published(another) == ["3"]
@@ -115,7 +115,7 @@ def test_an_unconfirmed_transaction_is_not_settled(store: Database, tier: Tier) 
         assert site.manifest().prepared_state == site.row()
         site.emulator.faults.clear()
         site.recover()
-        assert site.text() == settled_text(site.row())
+        assert is_settled(site.row(), site.text())
         site.assert_agreed("decided")
 
 
@@ -138,7 +138,7 @@ def test_the_row_of_another_process_is_left_to_that_process(store: Database) -> 
                 write(second, "2")
                 text = site.text()
             assert site.text() == text
-        assert site.text() == settled_text(site.row())
+        assert is_settled(site.row(), site.text())
 
 
 # ---- given up -------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_the_id_goes_on_in_the_next_cluster(store: Database, tier: Tier) -> None
             write(writer, "later")
         assert published(another) == ["later"]
         assert rows(store.aside) == ["before", "decided", "later"]
-        assert site.text() == settled_text(site.row())
+        assert is_settled(site.row(), site.text())
 
 
 @pytest.mark.parametrize("is_aborted", [False, True])
@@ -229,7 +229,7 @@ def test_other_clusters_and_settled_rows_are_left(store: Database) -> None:
         assert site.text() == text
         site.recover()
         assert forget(store, another, cluster_id) == []
-        assert site.text() == settled_text(site.row())
+        assert is_settled(site.row(), site.text())
 
 
 @pytest.mark.parametrize("meanwhile", ["completed", "written on"])

@@ -17,7 +17,7 @@ from dualwrite import errors as e
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import Described, commits_later
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.proof import is_forgotten, manifest_of, settled_text
+from dualwrite.recipes.core.proof import is_forgotten, is_settled, manifest_of
 
 
 class Concerns(StrEnum):
@@ -242,7 +242,7 @@ class RowInCluster(NamedTuple):
     @property
     def is_settled(self) -> bool:
         """Whether the row's transaction needs no more proof in this cluster."""
-        if self.text == settled_text(self.stored):
+        if is_settled(self.stored, self.text):
             return True
         return is_forgotten(self.stored, self.text) and self.elsewhere is not None
 

@@ -21,8 +21,8 @@ from dualwrite.recipes.core.proof import (
     NOT_PROVEN,
     Proof,
     Verdict,
+    is_settled,
     noted_text,
-    settled_text,
     verdict_in,
 )
 from dualwrite.recipes.core.record_block import decode
@@ -88,7 +88,7 @@ async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: Prepa
     if proof.verdict is None or not is_wanted:
         return False
     text = await database.read_manifest(owned.transactional_id)
-    if verdict_in(row, text) is not None or text == settled_text(row):
+    if verdict_in(row, text) is not None or is_settled(row, text):
         return False
     noted = noted_text(row, proof.verdict, text)
     await database.write(owned.transactional_id, previous=row, new=row, manifest=noted)

@@ -90,9 +90,28 @@ _SETTLED: Final = "committed "
 """Begins the text that replaces a manifest once Kafka has confirmed the commit: nothing is left to prove."""
 
 
-def settled_text(row: PreparedTxnState) -> str:
-    """Return the text that replaces the manifest of a transaction known to be committed on both sides."""
-    return f"{_SETTLED}{row}"
+def settled_text(row: PreparedTxnState, text: str = "") -> str:
+    """Return the text that replaces that of a row whose transaction is known to be committed on both sides.
+
+    It keeps the names of the topics: an earlier transaction may hang there.
+    """
+    return " ".join((f"{_SETTLED}{row}", *topics_named(text)))
+
+
+def is_settled(row: PreparedTxnState, text: str) -> bool:
+    """Return whether the text of a row says that its transaction needs no more proof."""
+    return f"{text} ".startswith(f"{_SETTLED}{row} ")
+
+
+def topics_named(text: str) -> Sequence[str]:
+    """Return the topics that the text of a row names; one that cannot be read names none."""
+    if text.startswith(_SETTLED):
+        return text.split(" ")[2:]
+    try:
+        manifest = Manifest.parse(without_verdict(text))
+    except ValueError:
+        return ()
+    return () if manifest is None else sorted({part.topic for part in manifest.partitions})
 
 
 def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:

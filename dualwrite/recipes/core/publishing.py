@@ -37,7 +37,7 @@ from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgres
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import is_forgotten, manifest_of, settled_text
+from dualwrite.recipes.core.proof import is_forgotten, is_settled, manifest_of, settled_text
 from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
@@ -413,10 +413,10 @@ class Publishing:
         """
         owned, transactional_id = self._owned, self._owned.transactional_id
         text = await database.read_manifest(transactional_id)
-        if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):
+        if not row.is_empty and not is_settled(row, text) and not is_forgotten(row, text):
             if deletes_batch:
                 await database.stored_blocks(transactional_id).publish(transactional_id, ())
-            await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
+            await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row, text))
             await database.commit()
         self.is_unsettled = False
         owned.settled = row

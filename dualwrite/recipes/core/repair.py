@@ -44,8 +44,8 @@ from dualwrite.recipes.core.proof import (
     Proof,
     Verdict,
     is_forgotten,
+    is_settled,
     manifest_of,
-    settled_text,
     verdict_in,
 )
 from dualwrite.recipes.core.store import DatabaseTransaction
@@ -68,7 +68,7 @@ async def is_of_another_cluster(
     if not owned.kafka.coordinator_knows(row):
         return False  # the log is read, which tells the cluster
     text = await database.read_manifest(owned.transactional_id)
-    if text == settled_text(row):
+    if is_settled(row, text):
         return ongoing == row
     manifest = _manifest(owned, row, text) if is_forgotten(row, text) else _readable(row, text)
     if manifest is None:
@@ -103,7 +103,7 @@ async def prove(
     if owned.kafka.coordinator_knows(row):
         return TOLD
     text = await database.read_manifest(owned.transactional_id)
-    if text == settled_text(row):
+    if is_settled(row, text):
         return IS_OVER
     manifest = _manifest(owned, row, text)
     if manifest is None:

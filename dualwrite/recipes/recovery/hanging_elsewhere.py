@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from dualwrite.admin import HangingTransaction, TransactionAdmin
@@ -13,7 +12,7 @@ from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaErr
 from dualwrite.hanging import pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.proof import manifest_of
+from dualwrite.recipes.core.proof import manifest_of, topics_named
 from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
@@ -23,13 +22,9 @@ MOST_MS: Final = 10_000
 """How long the search takes at most: a topic without a leader would otherwise take the whole time limit."""
 
 
-def _topics_of(rows: Iterable[StoredRow]) -> Iterator[str]:
-    """Yield the topics that the manifests of rows name; rows that cannot be read name none."""
-    for row in rows:
-        with suppress(ValueError):
-            manifest = manifest_of(PreparedTxnState(row.state), row.manifest)
-            if manifest is not None:
-                yield from (part.topic for part in manifest.partitions)
+def topics_to_search(rows: Mapping[str, StoredRow], topics: Collection[str]) -> list[str]:
+    """Return `topics` and those that the rows name, in order; rows that cannot be read name none."""
+    return sorted({*topics, *(topic for row in rows.values() for topic in topics_named(row.manifest))})
 
 
 def find_hanging(
@@ -51,7 +46,7 @@ def find_hanging(
     """
     found: list[HangingTransaction] = []
     deadline_s = time.monotonic() + min(timeout_ms, MOST_MS) / 1000
-    wanted = sorted({*topics, *_topics_of(rows.values())})
+    wanted = topics_to_search(rows, topics)
     for number, topic in enumerate(wanted):
         if stopped is not None and stopped.is_set():
             break

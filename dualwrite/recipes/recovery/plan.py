@@ -334,7 +334,8 @@ class RecoveryReport:
     """The result of one round.
 
     `settled` counts the ids that had nothing open and nothing missing. `unseen` describes the queries that failed or
-    were left out. `taken_out` has the owed records that were taken out, or would be.
+    were left out. `taken_out` has the owed records that were taken out, or would be. `searched` has the topics in which
+    transactions that hang were looked for.
     """
 
     found: tuple[Found, ...]
@@ -342,6 +343,7 @@ class RecoveryReport:
     unseen: tuple[str, ...]
     applied: bool
     taken_out: tuple[TakenOut, ...] = ()
+    searched: tuple[str, ...] = ()
 
     @property
     def left(self) -> tuple[Found, ...]:

@@ -29,7 +29,7 @@ from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.recovery.completion import Completion, unnamed_row
-from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging, is_decided
+from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging, is_decided, topics_to_search
 from dualwrite.recipes.recovery.log_ends import LogEnds
 from dualwrite.recipes.recovery.plan import (
     Action,
@@ -229,7 +229,8 @@ class RecoveryService:
                 progress(number, len(descriptions))
         told = tuple(each for each in results if each.action is not Action.NOTHING)
         told += self._hanging(rows, identity, cluster, told, unseen, stopped)
-        return RecoveryReport(told, len(results) - len(told), tuple(unseen), apply, completion.taken_out)
+        searched = tuple(topics_to_search(rows, self._topics))
+        return RecoveryReport(told, len(results) - len(told), tuple(unseen), apply, completion.taken_out, searched)
 
     def _check_right(self, kafka_ids: Sequence[str], unseen: list[str]) -> None:
         """Note in `unseen` that this client could complete nothing: an id that is settled does not show it."""
