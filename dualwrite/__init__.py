@@ -252,7 +252,7 @@ def __getattr__(name: str) -> Any:
             raise
         raise ModuleNotFoundError(
             f"{__name__}.{name} needs the package {error.name}, which is not installed: "
-            f"pip install '{__name__}[{extra}]' (README.md has all extras)",
+            f"pip install '{__name__}[{extra}]' (docs/platforms.md has all extras)",
             name=error.name,
         ) from error
     return value

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -234,7 +235,7 @@ def _hanging(row: HangingTransaction, now_ms: int) -> tuple[object, ...]:
         row.producer_epoch,
         -1 if row.coordinator_epoch is None else row.coordinator_epoch,
         row.start_offset,
-        row.last_timestamp_ms,
+        f"{datetime.fromtimestamp(row.last_timestamp_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}",
         (now_ms - row.last_timestamp_ms) // _MINUTE_MS,
     )
 
@@ -242,7 +243,12 @@ def _hanging(row: HangingTransaction, now_ms: int) -> tuple[object, ...]:
 def _hanging_document(row: HangingTransaction) -> dict[str, Any]:
     document = asdict(row)
     document.pop("topic_partition")
-    return {"topic": row.topic_partition.topic, "partition": row.topic_partition.partition, **document}
+    return {
+        "topic": row.topic_partition.topic,
+        "partition": row.topic_partition.partition,
+        **document,
+        "next_step": next_step(row),
+    }
 
 
 @_command("abort", "Abort a hanging transaction on one partition.")

@@ -118,9 +118,10 @@ def test_find_hanging_and_abort(run: Call, broker: Emulator) -> None:
         *("Topic", "Partition", "ProducerId", "ProducerEpoch"),
         *("CoordinatorEpoch", "StartOffset", "LastTimestamp", "Duration(min)"),
     ]
-    assert row[:7] == ["orders", "1", "4711", "0", "-1", "0", str(LONG_AGO_MS)]
+    assert row[:7] == ["orders", "1", "4711", "0", "-1", "0", "2020-09-13T12:26:40Z"]
     (document,) = run("find-hanging", "--broker-id", 0, "--json").document
     assert (document["topic"], document["partition"], document["transactional_id"]) == ("orders", 1, None)
+    assert f"{document['next_step']}\n" == next_step
     done = run("abort", "--topic", "orders", "--partition", 1, "--start-offset", 0)
     assert (done.code, done.out) == (0, "aborted on orders-1\n")
     assert columns(run("find-hanging", "--topic", "orders")) == [header]

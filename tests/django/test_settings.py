@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +68,25 @@ def test_a_mistake_is_a_sentence(shop: Shop, mistake: Callable[[Shop], object], 
         settings.DUALWRITE.update(held)
         connections.settings[shop.alias]["ENGINE"] = engine
         del connections[shop.alias]
+
+
+_WITHOUT_THE_APP = """
+import django
+from django.conf import settings
+from django.core.management import call_command
+settings.configure(
+    DATABASES={"default": {"ENGINE": "dualwrite.recipes.django.postgresql"}},
+    DUALWRITE={"default": {"bootstrap_servers": "127.0.0.1:9092"}},
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth"],
+)
+django.setup()
+call_command("check")
+"""
+
+
+def test_the_settings_are_checked_without_the_app() -> None:
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_THE_APP], capture_output=True, text=True, check=True)
+    assert "(dualwrite.W002) 'dualwrite.recipes.django' is not in INSTALLED_APPS" in done.stderr
 
 
 def test_a_setting_that_is_no_dict(shop: Shop) -> None:

@@ -331,7 +331,7 @@ def test_recovery_commits_a_hanging_transaction_named_by_the_settled_row(site: S
     with site.writer() as writer:
         write(writer, "before")
         row = write_without_marker(site, writer)
-    site.change_row(manifest=settled_text(row, site.text()))
+    site.change_row(manifest=settled_text(row, site.text() or ""))
     (told,) = site.serviced(apply=False).left
     assert ("so the database has decided it" in str(told.error)) is (tier is not Tier.BOUNDED_V1)
 

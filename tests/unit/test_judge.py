@@ -41,5 +41,5 @@ def test_a_class_from_elsewhere_has_the_row_of_its_base() -> None:
 
 def test_a_command_that_a_refusal_ends_has_its_exit_code() -> None:
     assert exit_code(errors.DatabaseMovedError("x")) == 1
-    assert exit_code(errors.KafkaUnreachableError("x")) == 2
+    assert exit_code(errors.KafkaUnreachableError("x")) == exit_code(errors.AuthenticationError("x")) == 2
     assert exit_code(OutcomeUnknown("x", transactional_id="tid", prepared_state="")) == 2

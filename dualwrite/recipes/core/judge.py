@@ -29,6 +29,7 @@ class Concerns(StrEnum):
     BLOCK = "this block alone"
     MOMENT = "the blocks of a moment: it passes by itself"
     UNREACHABLE = "all blocks, while a server cannot be reached"
+    LOGIN = "all blocks, until the server lets this client in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,14 @@ class Refusal:
     @property
     def exit_code(self) -> int:
         """The exit code of a command that finds the cause."""
-        if self.concerns is Concerns.UNREACHABLE:
+        if self.concerns in (Concerns.UNREACHABLE, Concerns.LOGIN):
             return 2
         return int(self.stops_writers or self.concerns is Concerns.TOPIC)
 
     @property
     def stops_writers(self) -> bool:
         """Whether other blocks are refused too, until the cause is removed."""
-        return self.concerns in (Concerns.ALL, Concerns.ID)
+        return self.concerns in (Concerns.ALL, Concerns.ID, Concerns.LOGIN)
 
 
 def _table(*rows: tuple[str, Concerns, str, tuple[type[e.DualWriteError], ...]]) -> dict[type, Refusal]:
@@ -61,8 +62,8 @@ REFUSALS: Final = MappingProxyType(
         (
             "another-cluster",
             Concerns.ID,
-            "connect to the cluster that the row names; if it is gone for good, give up what is in doubt there: "
-            "`dualwrite recover --forget-cluster CLUSTER --all --apply`",
+            "connect to the cluster that the row names; if it is gone for good, give up what is in doubt there with "
+            "the command that `dualwrite recover` names",
             (e.AnotherClusterError,),
         ),
         (
@@ -133,7 +134,7 @@ REFUSALS: Final = MappingProxyType(
         ),
         (
             "login",
-            Concerns.ALL,
+            Concerns.LOGIN,
             "correct the identity, the password or the certificate that the error names",
             (e.AuthenticationError,),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
@@ -34,6 +35,13 @@ def _messages() -> Iterator[CheckMessage]:
                 hint=f"The aliases of DATABASES are {', '.join(map(repr, connections.settings))}.",
                 id="dualwrite.E002",
             )
+    if of_all and not apps.is_installed("dualwrite.recipes.django"):
+        yield Warning(
+            "'dualwrite.recipes.django' is not in INSTALLED_APPS: `migrate` creates no tables, and there is no "
+            "`manage.py dualwrite_recover`.",
+            hint="Add it to INSTALLED_APPS.",
+            id="dualwrite.W002",
+        )
     for alias in connections.settings:
         if alias not in of_all and isinstance(connections[alias], DualWriteWrapper):
             yield Warning(
