@@ -119,6 +119,14 @@ def kafka_name() -> Callable[[str], str]:
     return lambda name: f"{name}-{suffix}"
 
 
+@pytest.fixture(scope="session")
+def kafka_forget_rows() -> Callable[[Any], None]:
+    """Empty the tables of dual writes in a database that outlives the test's broker: `kafka_forget_rows(engine)`."""
+    from dualwrite.testing.forgotten_rows import forget_rows
+
+    return forget_rows
+
+
 @pytest.fixture
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """Give the faults of the test's brokers. Requests that they still hold at the end of the test are released."""

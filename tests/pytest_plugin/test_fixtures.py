@@ -240,3 +240,25 @@ def test_the_plugin_loads_only_what_a_test_requests(pytester: pytest.Pytester) -
     )
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
+
+
+def test_a_database_outlives_a_broker_although_no_writer_is_closed(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+import sqlalchemy as sa
+from dualwrite import DualWriter
+
+ENGINE = sa.create_engine("sqlite:///shop.db")
+writers = []
+
+@pytest.mark.parametrize("database", [ENGINE, "sqlite:///shop.db"])
+def test_write(kafka_emulator, kafka_forget_rows, database):
+    kafka_forget_rows(database)
+    writers.append(DualWriter(ENGINE, transactional_id="shop", bootstrap_servers=kafka_emulator.bootstrap_servers))
+    with writers[-1].transaction() as tx:
+        tx.send("orders", "lamp")
+    assert [record.value for record in kafka_emulator.records("orders")] == [b"lamp"]
+""",
+    )
+    result.assert_outcomes(passed=2)
