@@ -11,7 +11,10 @@ import sqlalchemy as sa
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
+from dualwrite.delivery import Outbox
+from dualwrite.errors import StoreFullError
 from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.judge import REFUSALS
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from dualwrite.recipes.sqlalchemy.examination import findings_of
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, kafka_transaction_outbox
@@ -101,22 +104,28 @@ def _outboxes(connection: sa.Connection, max_age_s: float) -> list[Check]:
 
 def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
     table = kafka_transaction_outbox
-    waiting = sa.select(
-        sa.func.count(),
-        sa.func.count(table.c.transactional_id.distinct()),
-        sa.func.coalesce(sa.func.sum(sa.func.length(table.c.records)), 0),
-        sa.func.min(table.c.stored_at_ms),
-    ).where(sa.text(OUTBOX_SQL[connection.dialect.name].is_waiting))
+    waiting = (
+        sa.select(sa.func.count(), sa.func.sum(sa.func.length(table.c.records)), sa.func.min(table.c.stored_at_ms))
+        .where(sa.text(OUTBOX_SQL[connection.dialect.name].is_waiting))
+        .group_by(table.c.transactional_id)
+    )
     try:
         with connection.begin_nested():
-            blocks, ids, size, since_ms = connection.execute(waiting).one()
+            outboxes = connection.execute(waiting).all()
     except sa.exc.DBAPIError as error:
         return Check(_WHERE, table.name, f"present, but not readable: {first_line(error)}")
-    if not blocks:
+    if not outboxes:
         return Check(_WHERE, table.name, "nothing waits")
-    age_s = max(0.0, time.time() - since_ms / 1000)
-    waiting_now = f"{counted(blocks, 'block')} ({int(size)} bytes) under {counted(ids, 'outbox id')}"
+    blocks, sizes, since_ms = map(list, zip(*outboxes, strict=True))
+    age_s = max(0.0, time.time() - min(since_ms) / 1000)
+    waiting_now = (
+        f"{counted(sum(blocks), 'block')} ({int(sum(sizes))} bytes) under {counted(len(outboxes), 'outbox id')}"
+    )
     found = f"{waiting_now}, the oldest for {age_s:.0f} s"
+    default = Outbox()
+    if max(sizes) > default.max_stored_bytes or age_s > max(max_age_s, default.max_stored_age_ms / 1000):
+        full = REFUSALS[StoreFullError]
+        return failure(_WHERE, full.name, found, f"{full.remedy}: pools with the default limits refuse blocks")
     if age_s <= max_age_s:
         return Check(_WHERE, table.name, found)
     remedy = (

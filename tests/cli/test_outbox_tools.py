@@ -62,10 +62,13 @@ def test_doctor_counts_waiting_blocks(call: Call, scenario: Scenario) -> None:
     assert found["verdict"] == "ok"
     assert "2 blocks (" in found["found"]
     assert "under 1 outbox id, the oldest for " in found["found"]
-    execute(scenario, f"UPDATE {OUTBOX} SET stored_at_ms = stored_at_ms - 400000000 WHERE seq = 1")
+    execute(scenario, f"UPDATE {OUTBOX} SET stored_at_ms = stored_at_ms - 400000 WHERE seq = 1")
     found = checks_of(call, scenario)[OUTBOX]
-    assert (found["verdict"], "the oldest for 400" in found["found"]) == ("warn", True)
+    assert (found["verdict"], "the oldest for 40" in found["found"]) == ("warn", True)
     assert "dualwrite top names the outboxes" in found["remedy"]
+    execute(scenario, f"UPDATE {OUTBOX} SET stored_at_ms = stored_at_ms - 400000000 WHERE seq = 1")
+    found = checks_of(call, scenario)["store-full"]
+    assert (found["verdict"], "the oldest for 400" in found["found"]) == ("fail", True)
     assert checks_of(call, scenario, "--max-stored-age", 800_000)[OUTBOX]["verdict"] == "ok"
     execute(scenario, f"UPDATE {OUTBOX} SET seq = -seq")  # taken out
     assert checks_of(call, scenario)[OUTBOX]["found"] == "nothing waits"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from dualwrite import errors
@@ -21,6 +24,13 @@ def test_each_exception_has_a_row(exception: type[DualWriteError]) -> None:
     assert row.name
     assert row.remedy
     assert row.exit_code == {"all blocks": 1, "the blocks of a transactional id": 1}.get(row.concerns, row.exit_code)
+
+
+def test_a_refusal_that_lasts_has_a_check_of_doctor() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    (table,) = re.findall(r"^\| doctor \|.*?\n\n", page, re.DOTALL | re.MULTILINE)
+    lasting = {f"`{error.__name__}`" for error, row in REFUSALS.items() if row.exit_code}
+    assert {each for each in lasting if each not in table} == set()
 
 
 def test_no_row_is_of_another_exception() -> None:
