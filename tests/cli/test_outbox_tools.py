@@ -137,6 +137,16 @@ def test_recover_publishes_a_batch_again_on_order(call: Call, not_proven: Scenar
     assert published(not_proven) == ["1", "2"]
 
 
+def test_recover_takes_out_an_unproven_batch_on_order(call: Call, not_proven: Scenario) -> None:
+    named = ("--take-out", f"{outbox_of(not_proven)}:0", "--min-age", 0, "--json")
+    assert call(*options(not_proven, *named)).document["taken_out"][0]["changed"] is False
+    done = call(*options(not_proven, *named, "--apply"))
+    (taken,) = done.document["taken_out"]
+    assert (taken["changed"], [record["value_text"] for record in taken["records"]]) == (True, ["1"])
+    call(*options(not_proven, "--all", "--min-age", 0, "--apply"))
+    assert published(not_proven) == ["2"]
+
+
 @pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
 def test_taken_out_records_are_printed_before_the_next_step(
     call: Call, not_proven: Scenario, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]

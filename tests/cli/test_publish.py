@@ -52,23 +52,6 @@ def test_publish_sends_waiting_and_new_blocks_until_stopped(scenario: Scenario) 
     assert done.code == 0
 
 
-def test_a_second_publisher_stands_by_until_the_first_ends(scenario: Scenario) -> None:
-    published = f"{prefix_of(scenario)}: published by"
-    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
-        write(pool, scenario, 1)
-        first = process(*options(scenario))
-        assert line(first) == f"{published} this process"
-        second = process(*options(scenario))
-        assert line(second) == f"{published} another process, or by none yet"
-        first.send_signal(signal.SIGTERM)
-        assert ended(first).code == 0
-        assert line(second) == f"{published} this process"
-        write(pool, scenario, 2)
-        until(lambda: bodies(scenario) == ["1", "2"])
-        second.send_signal(signal.SIGTERM)
-        assert ended(second).code == 0
-
-
 # ---- prepared statements --------------------------------------------------------------------------------------------
 
 _NOTE_PREPARED = """

@@ -114,20 +114,6 @@ def test_only_inner_blocks_that_fail_leave_an_ordinary_transaction(shop: Shop) -
     assert shop.emulator.transactions() == []
 
 
-def test_savepoints_of_the_application(shop: Shop) -> None:
-    with shop.atomic():
-        shop.put(1)
-        savepoint = connections[shop.alias].savepoint()
-        shop.put(2)
-        assert savepoint is not None
-        transaction.savepoint_rollback(savepoint, using=shop.alias)
-        kept = connections[shop.alias].savepoint()
-        shop.put(3)
-        assert kept is not None
-        transaction.savepoint_commit(kept, using=shop.alias)
-    assert shop.written() == ["1", "3"]
-
-
 def test_a_handle_from_before_the_savepoint_that_was_undone_loses_nothing_silently(shop: Shop) -> None:
     with pytest.raises(TransactionEndedInsideError), shop.atomic():
         with pytest.raises(OrdinaryError), shop.atomic():
@@ -144,14 +130,6 @@ def test_a_cursor_from_before_the_first_record_is_followed(shop: Shop) -> None:
         shop.put(2)
         cursor.execute("ROLLBACK TO literal")
     assert shop.written() == ["1"]
-
-
-def test_a_cursor_from_before_the_first_record_ends_nothing(shop: Shop) -> None:
-    with pytest.raises(TransactionDoomedError), shop.atomic(), connections[shop.alias].cursor() as cursor:
-        shop.put(1)
-        with pytest.raises(TransactionEndedInsideError):
-            cursor.execute("COMMIT")
-    assert shop.written() == []
 
 
 def test_a_savepoint_from_before_the_first_record_undoes_all(shop: Shop) -> None:
@@ -177,14 +155,6 @@ def test_a_statement_error_that_is_swallowed_dooms_the_block(shop: Shop) -> None
         shop.put(2)
     assert callbacks == []
     assert shop.written() == ["2"]
-
-
-def test_a_refused_record_that_is_swallowed_dooms_the_block(shop: Shop) -> None:
-    with pytest.raises(TransactionDoomedError), shop.atomic():
-        shop.put(1)
-        with pytest.raises(InvalidRecordError):
-            send("", "x", using=shop.alias)
-    assert shop.written() == []
 
 
 def test_a_refused_record_in_an_inner_block_that_fails_is_forgiven(shop: Shop) -> None:

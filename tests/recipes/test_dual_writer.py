@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import sessionmaker
-from sqlalchemy.orm.exc import DetachedInstanceError
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
@@ -22,7 +20,6 @@ from tests.crash.scenario import OrdinaryError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
 from tests.support.databases import SqliteDatabase, event_bodies, events
-from tests.support.event_class import Event
 from tests.support.topics import read_topic
 
 
@@ -44,24 +41,6 @@ def test_nothing_of_a_block_is_left_to_the_garbage_collector(scenario: Scenario,
     finally:
         gc.enable()
     scenario.assert_both_sides_agree("1")
-
-
-def test_a_savepoint_that_is_rolled_back_by_a_call_or_after_a_statement_on_the_connection(
-    scenario: Scenario, writer: DualWriter
-) -> None:
-    with writer.transaction() as tx:
-        connection = tx.connection
-        put(tx, scenario, 1)
-        with pytest.raises(OrdinaryError), tx.session.begin_nested():
-            connection.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "on the connection"})
-            raise OrdinaryError
-        outer = tx.session.begin_nested()
-        put(tx, scenario, 5)
-        with tx.session.begin_nested():
-            put(tx, scenario, 6)
-        outer.rollback()
-        put(tx, scenario, 7)
-    scenario.assert_both_sides_agree("1", "7")
 
 
 def test_a_written_out_savepoint_that_begins_sqlites_transaction_commits_it(
@@ -95,17 +74,6 @@ def test_serializers_are_called_once_when_a_record_is_sent(scenario: Scenario) -
             put(tx, scenario, 2)
             tx.send(scenario.topic, key="k", value=Unprintable())
     scenario.assert_both_sides_agree("5")
-
-
-def test_objects_of_a_session_that_expires_them(scenario: Scenario) -> None:
-    with scenario.writer(session_factory=sessionmaker(scenario.database.engine)) as expiring:
-        with expiring.transaction() as tx:
-            event = Event(1)
-            tx.session.add(event)
-            tx.send(scenario.topic, key="k", value="1")
-    with pytest.raises(DetachedInstanceError):
-        event.body  # noqa: B018 - reading it is the test
-    scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize("of_class", [False, True], ids=["engine", "class"])

@@ -402,26 +402,6 @@ def _child_that_writes(pool: AnyPool, scenario: Scenario, database: Database) ->
     return 0 if tx.transactional_id == f"{prefix_of(scenario)}-1" else 1
 
 
-def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> None:
-    if locks_whole_database(scenario):
-        pytest.skip("SQLite's connections must not be carried across a fork at all")
-    me = os.getpid()
-    with make_pool(scenario) as pool:
-        try:
-            with pool.transaction() as tx:
-                put(tx, scenario, 1)
-                child = os.fork()
-                if child:
-                    assert os.waitpid(child, 0)[1] == 0
-        except IllegalStateError as error:
-            assert os.getpid() != me
-            os._exit(0 if "belongs to the process that forked" in str(error) else 1)
-        finally:
-            if os.getpid() != me:
-                os._exit(2)
-    assert written(scenario) == {"1"}
-
-
 # ---- misuse -----------------------------------------------------------------------------------------------------
 
 

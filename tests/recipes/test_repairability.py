@@ -298,17 +298,6 @@ def test_a_manifest_that_is_too_long_refuses_the_block_before_the_decision(
     site.assert_both_have("before", "later")
 
 
-@unbounded
-def test_without_a_bound_no_manifest_is_needed(
-    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
-    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
-        assert site.run(Write("a"), Write("b")) == [None, None]
-    assert caplog.messages == []
-    site.assert_both_have("a", "b")
-
-
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR])
 def test_a_pool_counts_unprovable_ids(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Publishing, "settle_before_leaving", leaves_unsettled)

@@ -41,12 +41,6 @@ def test_a_session_that_joined_its_connections_transaction_commits_nothing(
     scenario.assert_both_sides_agree()
 
 
-def test_the_session_may_begin_on_a_connection(scenario: Scenario, writer: DualWriter) -> None:
-    with scenario.database.engine.connect() as connection, writer.transaction(Session(connection)) as tx:
-        put(tx, scenario, 1)
-    scenario.assert_both_sides_agree("1")
-
-
 @pytest.mark.parametrize("join_transaction_mode", ["conditional_savepoint", "create_savepoint"])
 def test_no_dual_write_inside_a_savepoint(scenario: Scenario, writer: DualWriter, join_transaction_mode: str) -> None:
     with Session(scenario.database.engine) as session, session.begin_nested():

@@ -73,17 +73,6 @@ def found_by(scenario: Scenario, *, apply: bool, **settings: Any) -> list[tuple[
 
 
 @pytest.mark.parametrize("apply", [False, True])
-def test_waiting_blocks_are_found_and_published_in_order(scenario: Scenario, apply: bool) -> None:
-    leave_waiting(scenario, 1, 2, 3)
-    assert found_by(scenario, apply=apply, min_age_ms=60_000) == [(outbox_of(scenario), Action.YOUNG, False)]
-    assert found_by(scenario, apply=apply) == [(outbox_of(scenario), Action.PUBLISH, apply)]
-    assert bodies(scenario) == (["1", "2", "3"] if apply else [])
-    assert waiting(scenario) == (0 if apply else 3)
-    if apply:
-        assert found_by(scenario, apply=True) == []
-
-
-@pytest.mark.parametrize("apply", [False, True])
 def test_an_outbox_without_its_state_row_is_not_lost(scenario: Scenario, apply: bool) -> None:
     leave_waiting(scenario, 1, 2)
     execute(scenario, "DELETE FROM kafka_transaction_state")

@@ -22,7 +22,7 @@ from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryS
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.crash.scenario import AtPoint, Predecessor, Scenario
 from tests.recovery.world import left_open, service
-from tests.support.databases import Database, state_row
+from tests.support.databases import Database
 
 
 @pytest.fixture
@@ -65,15 +65,6 @@ def test_a_transaction_opened_and_never_prepared_is_aborted(scenario: Scenario) 
     scenario.assert_both_sides_agree()
 
 
-def test_a_young_transaction_is_left_to_its_owner(scenario: Scenario) -> None:
-    scenario.leave_behind(Predecessor.COMMITTED)
-    with service(scenario, min_age_ms=3_600_000) as recovery:
-        report = recovery.recover()
-    (found,) = report.found
-    assert (found.action, found.changed, report.is_clean) == (Action.YOUNG, False, True)
-    assert found.age_ms is not None
-
-
 def test_a_living_owner_in_its_block_is_not_disturbed(scenario: Scenario) -> None:
     reports: list[RecoveryReport] = []
 
@@ -95,23 +86,6 @@ def test_an_idle_living_owner_is_not_fenced(scenario: Scenario) -> None:
         assert recovery.recover().found == ()
         assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
-
-
-def test_an_id_without_a_row_is_reported_and_touched_only_when_named(scenario: Scenario) -> None:
-    left_open(scenario.emulator, scenario.kafka_id, scenario.topic)
-    with service(scenario) as recovery:
-        report = recovery.recover()
-    (found,) = report.found
-    assert (found.action, found.changed, found.row, report.is_clean) == (Action.NO_ROW, False, None, False)
-    assert state_row(scenario.database, scenario.transactional_id) is None
-    with service(scenario, force_terminate=[scenario.transactional_id]) as recovery:
-        (plan,) = recovery.plan().found
-        assert (plan.action, plan.changed) == (Action.TERMINATE, False)
-        assert state_row(scenario.database, scenario.transactional_id) is None
-        (done,) = recovery.recover().found
-        assert (done.action, done.changed) == (Action.TERMINATE, True)
-        assert recovery.recover().is_clean
-    scenario.assert_nothing_open()
 
 
 def test_naming_an_id_does_not_overrule_its_row(scenario: Scenario) -> None:
