@@ -159,7 +159,11 @@ def test_the_same_process_prepares_and_completes(world: World) -> None:
     for number in range(4):
         state = world.prepare(producer, str(number))
         pairs.append(state)
+        assert producer.prepared_txn_state == state
+        assert producer.transaction_has_records
         producer.complete_transaction(state if number % 2 else PreparedTxnState())
+        assert producer.prepared_txn_state.is_empty
+        assert not producer.transaction_has_records
     assert world.committed() == ["1", "3"]
     assert len(set(pairs)) == 4, "a pair names one transaction"
 

@@ -13,7 +13,6 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.support.conditions import until
-from tests.support.narrowing import current
 
 
 def prepared(producer: Producer, value: str = "v") -> PreparedTxnState:
@@ -21,20 +20,6 @@ def prepared(producer: Producer, value: str = "v") -> PreparedTxnState:
     producer.begin_transaction()
     producer.send("orders", value)
     return producer.prepare_transaction()
-
-
-def test_prepare_then_complete_commits(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
-    producer = make_producer()
-    state = prepared(producer)
-    assert current(producer.state) is ProducerState.PREPARED_TRANSACTION
-    assert producer.prepared_txn_state == state
-    assert current(producer.transaction_has_records)
-    assert read_committed() == []
-    producer.complete_transaction(state)
-    assert producer.state is ProducerState.READY
-    assert producer.prepared_txn_state.is_empty
-    assert not producer.transaction_has_records
-    assert read_committed() == [b"v"]
 
 
 @pytest.mark.parametrize("form", [str, lambda state: str(state).encode(), lambda state: None])

@@ -238,9 +238,6 @@ class GatedDatabase:
         with _named_as_in_the_model():
             return await self._real.ensure_row(transactional_id)
 
-    async def prepare_to_store(self, transactional_id: str) -> None:
-        raise AssertionError("nothing is stored")
-
     async def begin(self) -> GatedTransaction:
         self._begun += 1
         with _named_as_in_the_model():

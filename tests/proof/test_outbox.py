@@ -136,6 +136,7 @@ def test_one_publisher_holds_the_lock_and_another_the_lease() -> None:
     assert_reached(OutboxSpace(1, Budget(lapses=1), publishers=2), are_two)
 
 
+@pytest.mark.proof
 def test_a_late_request_of_one_publisher_arrives_after_another_has_published() -> None:
     def is_late(rules: OutboxRules, world: World) -> bool:
         both = all(LEADS in rules.told_by(world, number) for number in (1, 2))
@@ -152,6 +153,7 @@ def test_a_later_number_is_committed_first_and_published_last() -> None:
     assert_reached(OutboxSpace(1, Budget(), _TWO), is_turned_round)
 
 
+@pytest.mark.proof
 def test_an_outcome_is_unknown_after_an_hour() -> None:
     def is_unknown(rules: OutboxRules, world: World) -> bool:
         return (b"a1", None) in rules.told_by(world, 0)

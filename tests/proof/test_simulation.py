@@ -16,7 +16,7 @@ from tests.proof.simulation.planted import MISTAKES, Kind
 pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
 
 SEEDS: Final[Mapping[Kind, tuple[int, int]]] = {
-    "writers": (150, 5_000),
+    "writers": (100, 5_000),
     "hanging": (50, 3_000),
     "ways": (50, 3_000),
     "spark": (20, 500),

@@ -85,15 +85,6 @@ def test_foreach_batch_and_jobs(spark: SparkSession, postgres_world: SinkWorld, 
         ).save()
 
 
-_FAULTS = [
-    Fault(At.AFTER_FILE, Action.KILL_WORKER, Process.TASK),
-    Fault(At.BEFORE_ADDITION, Action.RAISE, Process.COMMITTER),
-    Fault(At.BEFORE_ADDITION, Action.KILL_WORKER, Process.COMMITTER),
-    Fault(At.AFTER_ADDITION, Action.KILL_WORKER, Process.COMMITTER),
-    Fault(At.BEFORE_FORGETTING, Action.KILL_WORKER, Process.COMMITTER),
-]
-
-
 def write_a_lamp(spark: SparkSession, world: SinkWorld, **more: str) -> None:
     df = spark.sql("SELECT 1L AS id, 'lamp' AS item, 'r' AS value")
     df.write.format("dualwrite-kafka").mode("append").options(**world.options, **more).save()

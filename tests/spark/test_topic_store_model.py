@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 class History:
     """The log's content, record by record, and its contradictions."""
 
-    def __init__(self, may_lose: bool) -> None:
+    def __init__(self) -> None:
         self.counted: Counter[str] = Counter()
         self.state = StoreState()
         self.leased: dict[str, str] = {}
@@ -59,7 +59,6 @@ class History:
         self.decided: dict[tuple[int, tuple[str, ...]], int] = {}
         """The offset of the decision, by batch and winners."""
         self.retired: set[str] = set()
-        self._may_lose = may_lose
 
     def read(self, records: list[StoredRecord]) -> None:
         for record in records:
@@ -168,7 +167,7 @@ class World:
         while self.partition.late:
             self.partition.deliver(0)
         self._keep()
-        history = History(self.may_lose)
+        history = History()
         history.read(self.all)
         return history
 

@@ -95,8 +95,7 @@ FILES: Final = frozenset(
         "tests/spark/test_topic_store_model.py",
         "tests/spark/test_topic_store_stateful.py",
         "tests/test_docs_types.py",
-        "tests/unit/test_benchmark_options.py",
-        "tests/unit/test_dual_write_benchmark.py",
+        "tests/unit/test_benchmarks.py",
     }
 )
 

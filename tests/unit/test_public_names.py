@@ -69,7 +69,6 @@ print(*sorted(set(globals()) - before - {{"before", "package"}}))
 @pytest.mark.parametrize(
     ("missing", "gone"),
     [
-        ((), set[str]()),
         (("asyncpg",), {"AsyncpgDualWriter"}),
         (("sqlalchemy", "psycopg", "asyncpg"), None),
     ],

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.dual_write`: its verdicts, and one tiny round of its measurements."""
+"""The benchmarks of producers and of dual writes: one tiny round of each measurement."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks import stored_blocks
+from benchmarks import producer, stored_blocks
 from benchmarks.clients import Done
 from benchmarks.dual_write import (
     options,
@@ -12,6 +12,16 @@ from benchmarks.dual_write import (
     together,
 )
 from benchmarks.dual_write_ways import DUAL, OUTBOX, Written
+
+
+def test_one_round_of_our_producers_on_the_emulator(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--rounds", "1", "--duration-s", "0.1", "--client", "Producer", "--client", "AsyncProducer"]
+    chosen = producer.options().parse_args(arguments)
+    producer.run(["emulator"], producer.plan_of([producer.ONE_PRODUCER.name], chosen.client), chosen)
+    output = capsys.readouterr().out
+    assert "1 of 2: emulator, 1 x 100 B, 1 producer, Producer: " in output
+    assert "not measured  emulator: 1 x 100 B, 1 producer, AsyncProducer: at least 2 x confluent-kafka" in output
+    assert " ms  emulator: 1 x 100 B, 1 producer, AsyncProducer: p99 below 3 ms" in output
 
 
 def test_one_round_of_the_outbox_and_of_dual_writes(capsys: pytest.CaptureFixture[str]) -> None:
