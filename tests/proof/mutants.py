@@ -422,12 +422,12 @@ MUTANTS: Final = (
         Edit(
             _PUBLISHING,
             (
-                "row, resolution = await take_over(owned, database)\n"
+                "row, resolution, proof = await take_over(owned, database)\n"
                 "            waiting = await self._blocks.oldest(database)\n"
                 "            if owned.owed or waiting.blocks:"
             ),
             (
-                "row, resolution = await take_over(owned, database)\n"
+                "row, resolution, proof = await take_over(owned, database)\n"
                 "            waiting = await self._blocks.oldest(database)\n"
                 "            if waiting.blocks:"
             ),
@@ -439,7 +439,7 @@ MUTANTS: Final = (
         _in(1, "a1", crashes=1),
         Edit(
             _PUBLISHING,
-            "row, resolution = await take_over(owned, database)",
+            "row, resolution, proof = await take_over(owned, database)",
             "resolution = Resolution(owned.transactional_id, NOTHING_PREPARED, Outcome.NOTHING)",
         ),
     ),

@@ -39,9 +39,10 @@ from dualwrite.recipes.core.waiting import backoff_s
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 
-async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
+async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution, Proof]:
     """Fence the previous owner and complete its transaction. `database` must have locked the row.
 
+    Return the row, how the open transaction ended, and the proof of how the one in the row did.
     Raises PreparedTransactionLost if Kafka aborted a decided transaction that cannot be published again,
     TransactionHangsError if Kafka has left it without an end in some partition, and DatabaseWentBackError if Kafka
     shows that a later row than this one was decided. With an outbox, also NotProvenError if no evidence of its end is
@@ -74,7 +75,7 @@ class _AbortedMeanwhile(Exception):  # noqa: N818 - it ends an attempt, and is n
 
 async def _take_over(
     owned: OwnedId, database: DatabaseTransaction, *, again: bool = False
-) -> tuple[PreparedTxnState, Resolution]:
+) -> tuple[PreparedTxnState, Resolution, Proof]:
     """Take the id over as `take_over` does, once.
 
     The row is read again after initialising. Between the first read and the initialisation this process may have been
@@ -132,7 +133,7 @@ async def _take_over(
     owned.taken_over_in = here()
     owned.note_inherited(row)
     owned.slot.move(SlotState.READY, row=row, owed=proof.owed, in_doubt=NOTHING_PREPARED)
-    return row, _resolution(owned, stored, ongoing)
+    return row, _resolution(owned, stored, ongoing), proof
 
 
 def _resolution(owned: OwnedId, row: PreparedTxnState, ongoing: PreparedTxnState) -> Resolution:

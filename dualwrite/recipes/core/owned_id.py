@@ -82,8 +82,6 @@ class OwnedId:
         """The first dual write since then that was decided: none between the two was."""
         self.settled: PreparedTxnState | None = None
         """The state beside which this process has noted last that it is settled, or has found that note."""
-        self.unproven: PreparedTxnState | None = None
-        """The row of which a take-over has found no evidence, or none that it may read."""
         self.taken_over_in: object = None
         """The process and the event loop in which the id was taken over: the producer is bound to them."""
         self.policy: Final = policy

@@ -41,12 +41,16 @@ class Proof(NamedTuple):
     """Its end, if known and the same in all partitions; that of an open one holds once it is committed."""
     not_proven: NotProvenError | None = None
     """The error to raise where the coordinator cannot judge either."""
+    needs_manifest: bool = False
+    """Whether an operator who compares both sides still needs the manifest in the row."""
 
 
 KNOWN: Final = Proof(is_over=False, is_known=True)
 TOLD: Final = Proof(is_over=False, is_known=True, verdict=Verdict.COMMITTED)
 """The coordinator has described it as open or committed."""
 NOT_PROVEN: Final = Proof(is_over=False)
+NO_EVIDENCE: Final = Proof(is_over=False, needs_manifest=True)
+"""The log has lost the records that its manifest names, or may not be read."""
 IS_OVER: Final = Proof(is_over=True)
 IS_COMMITTED: Final = Proof(is_over=True, verdict=Verdict.COMMITTED)
 

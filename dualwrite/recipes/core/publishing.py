@@ -304,11 +304,11 @@ class Publishing:
                     await leave_to_successor(owned, row)
                 else:
                     self._slot.move(SlotState.NEW)
-            row, resolution = await take_over(owned, database)
+            row, resolution, proof = await take_over(owned, database)
             waiting = await self._blocks.oldest(database)
             if owned.owed or waiting.blocks:
                 return await self._publish(database, row, waiting)
-            if examine is None or row != owned.unproven:  # an operator compares both sides, and needs the manifest
+            if examine is None or not proof.needs_manifest:
                 await self._settle(database, row)
             return resolution
 

@@ -39,6 +39,7 @@ from dualwrite.recipes.core.proof import (
     IS_COMMITTED,
     IS_OVER,
     KNOWN,
+    NO_EVIDENCE,
     NOT_PROVEN,
     TOLD,
     Proof,
@@ -120,8 +121,8 @@ async def prove(
             owned, database, row, text, f"this client may not read its topic ({first_line(error)})"
         )
         if proof is NOT_PROVEN:
-            owned.unproven = row
             log_unreadable(owned.transactional_id, row, error)
+            return NO_EVIDENCE
         return proof
     except AnotherClusterError as error:
         if not is_forgotten(row, text):
@@ -144,10 +145,10 @@ async def prove(
         return IS_COMMITTED
     proof = await without_log(owned, database, row, text, f"its records are no longer in the log ({_places(end)})")
     if end.gone and proof is NOT_PROVEN:
-        owned.unproven = row
         owned.tally.unproven += 1
         count(Counted.UNPROVEN)
         _log.error(_EVIDENCE_GONE, owned.transactional_id, row, _places(end))
+        return NO_EVIDENCE
     return proof
 
 
