@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import dualwrite
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, ResultT, Steps, TableLeases
+from dualwrite.recipes.sql.pinned_tables import OnTables
 from tests.proof.automaton import DatabaseGone, ask
 
 PREFIX: Final = "payments"
@@ -90,8 +91,8 @@ def leases_that_may_lapse(leases: tuple[LeaseRow, ...], owners: Container[str]) 
 # ---- the process's side ---------------------------------------------------------------------------------------------
 
 
-class _CheckedStatements:
-    """`LeaseTransaction` whose statements go to the world, each by itself."""
+class _CheckedStatements(OnTables):
+    """Statements that go to the world, each by itself."""
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         found: Sequence[Sequence[Any]] = await self._ask(sql, values)

@@ -23,8 +23,6 @@ from dualwrite.recipes.core.store import (
     NO_STORED_BLOCKS,
     Added,
     Backlog,
-    DatabaseTransaction,
-    Diversion,
     StoredBlocks,
 )
 from dualwrite.recipes.pool import maintenance, outbox, outbox_publisher
@@ -103,10 +101,9 @@ class OutboxTransaction(CheckedTransaction):
         ((text,),) = await self._statements.rows(ADD, values)
         return place_of(text, content).added
 
-    def diversion(self, name: str, timeout_ms: int | None) -> DiversionRow:
+    def diversion(self, name: str, timeout_ms: int | None = None) -> DiversionRow:
         """Return the diversion, as PostgreSQL has it."""
-        statements: Any = self._statements
-        return DiversionRow(statements, DIALECTS["postgresql"], name, timeout_ms=timeout_ms)
+        return DiversionRow(self._statements, DIALECTS["postgresql"], name, timeout_ms)
 
 
 class DivertedTransaction(PooledTransaction, OutboxTransaction):
@@ -150,18 +147,6 @@ class CheckedOutboxDatabase(CheckedDatabase):
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         lane = lane_of(transactional_id) if self._kind.diverts else 0
         await on_slot(lane, super().make_durable(transactional_id, row, timeout_ms=timeout_ms))
-
-    async def diversion(self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None) -> Diversion:
-        assert isinstance(database, OutboxTransaction)
-        return database.diversion(name, timeout_ms)
-
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
-        assert isinstance(block, OutboxTransaction)
-        return await block.add_to_outbox(transactional_id, content)
-
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
-        assert isinstance(database, OutboxTransaction)
-        return await database.outbox.was_committed(transactional_id, added)
 
     async def has_waiting(self, transactional_id: str) -> bool:
         ((found,),) = await self._statements(None).rows(self._has_waiting, {"id": transactional_id})

@@ -24,12 +24,13 @@ import psycopg
 
 import dualwrite
 from dualwrite.errors import RowLockTimeoutError
-from dualwrite.recipes.core.leases import diversion_of
+from dualwrite.recipes.core.leases import outbox_prefix_of
 from dualwrite.recipes.core.record_block import token_of
 from dualwrite.recipes.sql.lease_statements import NOW_MS, POSTGRES_NOW_MS
 from dualwrite.recipes.sql.outbox_elsewhere import OF_SQLITE, OutboxInSteps
 from dualwrite.recipes.sql.outbox_statements import _PUBLISH, _PUBLISH_AND_FORGET, ADD, OF_POSTGRES, PostgresOutbox
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxTable
+from dualwrite.recipes.sql.pinned_tables import OnTables, Pin
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.automaton import DatabaseGone, ask
@@ -68,7 +69,7 @@ _OF_PUBLISHER: Final = (
 Key = tuple[str, int]
 """Transactional id and number of a row."""
 
-DIVERSION: Final[Key] = diversion_of(PREFIX), 0
+DIVERSION: Final[Key] = outbox_prefix_of(PREFIX), 0
 
 
 class OnOutbox(NamedTuple):
@@ -289,12 +290,13 @@ class _WaitedInVainError(Exception):
     """A lock was not free in time."""
 
 
-class CheckedStatements:
-    """`Statements` that go to the world. `are_large`: no two blocks are published by one transaction."""
+class CheckedStatements(OnTables):
+    """Statements that go to the world. `are_large`: no two blocks are published by one transaction."""
 
     def __init__(
         self, number: int | None, *, are_large: bool = False, give_up: Callable[[], object] = lambda: None
     ) -> None:
+        self.pin = Pin()
         self._number = number
         self._are_large = are_large
         self._give_up = give_up
@@ -338,7 +340,7 @@ class CheckedStatements:
         found: int = number
         return found
 
-    async def has_outbox_table(self) -> bool:
+    async def has_table(self, name: str) -> bool:
         return True
 
 
@@ -372,10 +374,9 @@ def _with_stable_token(content: bytes) -> bytes:
 
 def outbox_table(statements: CheckedStatements) -> OutboxTable:
     """Return the real `StoredBlocks` of a transaction on the world's table."""
-    in_place: Any = statements
     if isinstance(statements, CheckedSteps):
-        return OutboxInSteps(in_place, statements.has_ended, OF_SQLITE, forgets=lambda: True)
-    return PostgresOutbox(in_place, statements.has_ended)
+        return OutboxInSteps(statements, statements.has_ended, OF_SQLITE, forgets=lambda: True)
+    return PostgresOutbox(statements, statements.has_ended)
 
 
 def without_token(content: bytes) -> bytes:

@@ -17,7 +17,7 @@ from dualwrite.delivery import Direct
 from dualwrite.errors import ConfigError, RowLockTimeoutError, StoredBlocksError
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core import publishing
-from dualwrite.recipes.core.leases import diversion_of, outbox_id_of
+from dualwrite.recipes.core.leases import outbox_id_of, outbox_prefix_of
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AnyScenario
@@ -118,7 +118,7 @@ def locking_the_diversion(scenario: AnyScenario, how: str) -> Iterator[None]:
         pytest.skip("SQLite has one lock, which blocks wait for before that")
     select = sa.text(f"SELECT seq FROM kafka_transaction_outbox WHERE transactional_id = :id AND seq = 0 {how}")
     with scenario.database.aside.begin() as connection:
-        assert connection.scalar(select, {"id": diversion_of(prefix_of(scenario))}) == 0
+        assert connection.scalar(select, {"id": outbox_prefix_of(prefix_of(scenario))}) == 0
         yield
 
 
@@ -145,7 +145,7 @@ def test_a_frozen_block_does_not_stop_the_publisher(
     def asked() -> int:
         query = sa.text("SELECT stored_at_ms FROM kafka_transaction_outbox WHERE transactional_id = :id AND seq = -1")
         with scenario.database.aside.connect() as connection:
-            return int(connection.scalar(query, {"id": diversion_of(prefix_of(scenario))}) or 0)
+            return int(connection.scalar(query, {"id": outbox_prefix_of(prefix_of(scenario))}) or 0)
 
     on_postgres = scenario.database.url.get_backend_name() == "postgresql"
     shared = "FOR SHARE" if on_postgres else "LOCK IN SHARE MODE"

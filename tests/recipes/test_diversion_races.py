@@ -21,7 +21,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.leases import diversion_of
+from dualwrite.recipes.core.leases import outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import is_settled
 from dualwrite.recipes.core.publishing import Publishing
@@ -59,7 +59,7 @@ def is_diverted(scenario: PsycopgScenario) -> bool:
     """Whether the row says so, whatever a process believes."""
     query = sa.text("SELECT stored_at_ms FROM kafka_transaction_outbox WHERE transactional_id = :id AND seq = 0")
     with scenario.database.aside.connect() as connection:
-        return bool(connection.scalar(query, {"id": diversion_of(pool_prefix(scenario))}))
+        return bool(connection.scalar(query, {"id": outbox_prefix_of(pool_prefix(scenario))}))
 
 
 @contextmanager
@@ -187,7 +187,7 @@ def test_a_block_waits_for_an_end_that_does_not_come_only_once(
                 write(pool, scenario, 2)
             until(lambda: in_order(scenario) == ["1", "2"])
             with scenario.database.aside.begin() as connection:
-                connection.execute(sa.text(_ASK), {"id": diversion_of(pool_prefix(scenario))})
+                connection.execute(sa.text(_ASK), {"id": outbox_prefix_of(pool_prefix(scenario))})
             assert write(pool, scenario, 3).outcome is Outcome.STORED
             assert slept.await_count
             slept.reset_mock()
@@ -217,7 +217,7 @@ def test_blocks_that_find_the_diversion_ended_begin_it_again(
         with kafka_away(emulator):
             write(pool, scenario, 2)
             with scenario.database.aside.begin() as publisher:
-                publisher.execute(sa.text(_END_ALONE), {"id": diversion_of(pool_prefix(scenario))})
+                publisher.execute(sa.text(_END_ALONE), {"id": outbox_prefix_of(pool_prefix(scenario))})
             monkeypatch.setattr(DiversionRow, "hold", hold_beside_another)
             assert write(pool, scenario, 3).outcome is Outcome.STORED
             assert [each.result().outcome for each in found] == [Outcome.STORED]
@@ -235,7 +235,7 @@ def test_blocks_waiting_for_the_end_of_a_diversion_do_not_wait_for_each_other(
         with kafka_away(emulator):
             write(pool, scenario, 2)
             with scenario.database.aside.begin() as publisher:
-                publisher.execute(sa.text(_END_ALONE), {"id": diversion_of(pool_prefix(scenario))})
+                publisher.execute(sa.text(_END_ALONE), {"id": outbox_prefix_of(pool_prefix(scenario))})
                 found = [threads.submit(write, pool, scenario, number) for number in (3, 4, 5)]
                 until(lambda: waiters(scenario) == 3)
             assert [each.result().outcome for each in found] == [Outcome.STORED] * 3

@@ -83,12 +83,12 @@ class AsyncpgTransaction(PostgresTransaction):
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         self._assert_ours()
-        rows, _ = await driver.fetch(self._raw, sql, values)
+        rows, _ = await driver.fetch(self._raw, self.pin.sql(sql), values)
         return rows
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         self._assert_ours()
-        _, status = await driver.fetch(self._raw, sql, values)
+        _, status = await driver.fetch(self._raw, self.pin.sql(sql), values)
         return int(status.rpartition(" ")[2])
 
 

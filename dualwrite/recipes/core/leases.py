@@ -101,18 +101,13 @@ def transactional_id_of(prefix: str, slot: int) -> str:
 
 
 def outbox_prefix_of(prefix: str) -> str:
-    """Return the prefix under which the only slot of a pool's outbox is leased to its publisher."""
+    """Return the prefix of the only slot of a pool's outbox, and the name of the row of its diversion."""
     return f"{prefix}{_OUTBOX}"
 
 
 def outbox_id_of(prefix: str) -> str:
     """Return the transactional id under which the outbox of a pool is published."""
     return transactional_id_of(outbox_prefix_of(prefix), 0)
-
-
-def diversion_of(prefix: str) -> str:
-    """Return the name of the row that tells whether the blocks of a pool go to its outbox."""
-    return outbox_prefix_of(prefix)
 
 
 def is_outbox(transactional_id: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final
 
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
@@ -42,7 +42,7 @@ from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
-from dualwrite.recipes.core.store import DatabaseTransaction, Diversion, OutboxDatabase
+from dualwrite.recipes.core.store import DatabaseTransaction, Diversion
 from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, Waiting
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -169,17 +169,17 @@ class Publishing:
             )
         return is_over
 
-    async def _ask_to_wait(self, name: str, database: DatabaseTransaction) -> None:
+    async def _ask_to_wait(self, name: str, database: Any) -> None:
         """Ask blocks to wait, so that there is a moment at which none of them has added records."""
-        await (await self._diversion(name, database)).ask(time.time_ns() // 1_000_000)
+        await database.diversion(name, _MS_TO_WAIT_FOR_BLOCKS).ask(time.time_ns() // 1_000_000)
         await database.commit()
 
-    async def _end_diversion(self, name: str, database: DatabaseTransaction) -> bool:
+    async def _end_diversion(self, name: str, database: Any) -> bool:
         owned = self._owned
         row = await self._steps.lock_row(database)
         if self._slot.state is not SlotState.READY or row != owned.row or owned.owed:
             return False  # the transaction of the last batch may be in doubt, or another process publishes
-        diversion = await self._diversion(name, database)
+        diversion: Diversion = database.diversion(name, _MS_TO_WAIT_FOR_BLOCKS)
         try:
             if not await diversion.lock():
                 return True
@@ -195,10 +195,6 @@ class Publishing:
         await diversion.end()
         await database.commit()
         return True
-
-    async def _diversion(self, name: str, database: DatabaseTransaction) -> Diversion:
-        outboxes = cast("OutboxDatabase", self._owned.database)
-        return await outboxes.diversion(database, name, timeout_ms=_MS_TO_WAIT_FOR_BLOCKS)
 
     async def repair_at_once(self) -> None:
         """Publish decided records again that Kafka has aborted, or leave that to the next use of the id.

@@ -105,6 +105,14 @@ class StoredBlocks(Protocol):
         """
         return NO_BATCH
 
+    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+        """Return whether the transaction that has added a block was committed; None if it has not ended.
+
+        This one runs in READ COMMITTED, and must be rolled back. Raises StateRowError if the block was added so long
+        ago that the outbox no longer knows.
+        """
+        raise AssertionError(_CANNOT_STORE)
+
 
 _CANNOT_STORE: Final = "this id publishes no outbox"
 
@@ -259,36 +267,35 @@ class Diversion(Protocol):
         """End the diversion with the commit of this transaction, which has locked it."""
 
 
-class OutboxDatabase(Database, Protocol):
-    """A database with an outbox, to which blocks add their records in their own transactions, without a lock."""
+class OutboxTransaction(DatabaseTransaction, Protocol):
+    """A transaction of a database with an outbox."""
 
-    async def prepare_diversion(self, name: str) -> None:
-        """Create the row of a pool's diversion, in a separate transaction. May be repeated."""
-
-    async def diversion(self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None) -> Diversion:
-        """Return the diversion of a pool as seen inside a transaction.
+    def diversion(self, name: str, timeout_ms: int | None = None) -> Diversion:
+        """Return the diversion of a pool as seen here.
 
         Its methods raise RowLockTimeoutError after waiting for other transactions for `timeout_ms`.
         """
+
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+        """Add the records of this block, as the last statement before `commit`, which is durable then.
+
+        Raises TransactionEndedInsideError, then or in `commit`, if this is no longer the transaction in which the block
+        began, and IllegalStateError if it runs in another database.
+        """
+
+
+class OutboxDatabase(Database, Protocol):
+    """A database with an outbox, to which blocks add their records in their own transactions, without a lock."""
+
+    async def begin(self) -> OutboxTransaction: ...
+
+    async def prepare_diversion(self, name: str) -> None:
+        """Create the row of a pool's diversion, in a separate transaction. May be repeated."""
 
     async def prepare_outbox(self) -> None:
         """Create the outbox's table, in a separate transaction. Costs nothing when repeated.
 
         Raises StateRowError if it is missing and may not be created here.
-        """
-
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
-        """Add a block's records in its transaction, as the last statement before `commit`, which is durable then.
-
-        Raises TransactionEndedInsideError, then or in `commit`, if this is no longer the transaction in which the block
-        began.
-        """
-
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
-        """Return whether the transaction that has added a block was committed; None if it has not ended.
-
-        `database` has locked the outbox's row, runs in READ COMMITTED, and must be rolled back. Raises StateRowError if
-        the block was added so long ago that the outbox no longer knows.
         """
 
     async def has_waiting(self, transactional_id: str) -> bool:

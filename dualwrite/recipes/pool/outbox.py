@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, StateRowError, StoreFullError
 from dualwrite.guarded import pass_on_signal
@@ -22,13 +22,21 @@ from dualwrite.outcome import Outcome
 from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
-from dualwrite.recipes.core.leases import diversion_of, outbox_id_of
+from dualwrite.recipes.core.leases import outbox_id_of, outbox_prefix_of
 from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.record_block import encode
 from dualwrite.recipes.core.settings import StorePolicy
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, OutboxDatabase, Way
+from dualwrite.recipes.core.store import (
+    Added,
+    Backlog,
+    DatabaseTransaction,
+    Diversion,
+    OutboxDatabase,
+    OutboxTransaction,
+    Way,
+)
 from dualwrite.recipes.core.stored_blocks import assert_publishable
 from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.core.waiting import backoff_s
@@ -60,7 +68,7 @@ class OutboxWrites:
         self.transactional_id: Final = outbox_id_of(prefix)
         self.diverts: Final = diverts
         """Whether blocks of this process go to the outbox only during a diversion; else all of them do."""
-        self.diversion: Final = diversion_of(prefix)
+        self.diversion: Final = outbox_prefix_of(prefix)
         """The name of the pool's diversion."""
         self.is_diverted = not diverts
         """Whether blocks go to the outbox, as this process has last seen it."""
@@ -122,14 +130,14 @@ class OutboxWrites:
 
     async def _way_of(self, write: DualWriteProgress) -> Way:
         """Return where blocks go now. Where the block's transaction keeps a snapshot, another one looks."""
+        block: Any = write.database
         before = self.diversions
-        way = await (await self.database.diversion(write.database, self.diversion)).way_now()
+        way = await block.diversion(self.diversion).way_now()
         return await self._look_aside() if way is None else self._noted(way, before)
 
     async def _divert_all(self) -> None:
-        async def begin(database: DatabaseTransaction) -> None:
-            diversion = await self.database.diversion(database, self.diversion, timeout_ms=self._lock_timeout_ms)
-            await diversion.begin(int(time.time() * 1000))
+        async def begin(database: OutboxTransaction) -> None:
+            await database.diversion(self.diversion, self._lock_timeout_ms).begin(int(time.time() * 1000))
             await database.commit()
 
         await in_own_transaction(self.database.begin, begin)
@@ -149,8 +157,8 @@ class OutboxWrites:
         before = self.diversions
         return self._noted(await in_own_transaction(self.database.begin, self._look), before)
 
-    async def _look(self, database: DatabaseTransaction) -> Way:
-        return await (await self.database.diversion(database, self.diversion)).way()
+    async def _look(self, database: OutboxTransaction) -> Way:
+        return await database.diversion(self.diversion).way()
 
     def _noted(self, way: Way, before: int) -> Way:
         self.note_diverted(way.is_diverted, before)
@@ -171,7 +179,8 @@ class OutboxWrites:
         self.assert_not_full()
         for record in write.records.records:
             record.fate = None  # it was that of a copy which Kafka aborts
-        diversion = await self.database.diversion(write.database, self.diversion, timeout_ms=self._lock_timeout_ms)
+        block: Any = write.database
+        diversion: Diversion = block.diversion(self.diversion, self._lock_timeout_ms)
         now_ms = int(time.time() * 1000)
         # the row is changed by the first block only, and held by the others at the same time
         is_first = not self.is_diverted and await diversion.begin(now_ms)
@@ -219,7 +228,8 @@ class OutboxWrites:
         records = write.records.records
         assert_publishable(records, self._policy.max_record_bytes)
         write.transactional_id = self.transactional_id
-        write.added = await self.database.add(write.database, self.transactional_id, encode(records, self._partitioner))
+        block: Any = write.database
+        write.added = await block.add_to_outbox(self.transactional_id, encode(records, self._partitioner))
         self._telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         self._telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
@@ -309,7 +319,8 @@ class OutboxWrites:
 
     async def _was_committed(self, added: Added, database: DatabaseTransaction) -> bool | None:
         row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
-        committed = await self.database.was_committed(database, self.transactional_id, added)
+        outbox = database.stored_blocks(self.transactional_id)
+        committed = await outbox.was_committed(self.transactional_id, added)
         if committed is not None:
             await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
             await database.read(self.transactional_id)  # fails if a standby has taken over since the lock

@@ -106,7 +106,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
             await self._uninterrupted(self._connections.release(connection))
 
     async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        (row,) = await self.in_transaction(lambda transaction: transaction.rows(self._pin.sql(sql), values))
+        (row,) = await self.in_transaction(lambda transaction: transaction.rows(sql, values))
         return row
 
     async def _examine(self, transaction: TransactionT) -> None:

@@ -17,7 +17,7 @@ from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections, KeptConnections
 from dualwrite.recipes.postgres.transaction import TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
-from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements, checked_schema
+from dualwrite.recipes.sql.pinned_tables import Pin, checked_schema
 from dualwrite.recipes.writer import Use
 
 ConnectionT = TypeVar("ConnectionT")
@@ -211,7 +211,7 @@ class PostgresLeases(TableLeases):
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
         if self._pin.tables is None:
             self._pin.tables = await self._database.ensure_table(self._table)
-        return await self._database.in_transaction(lambda transaction: steps(PinnedStatements(transaction, self._pin)))
+        return await self._database.in_transaction(lambda transaction: steps(transaction.at(self._pin)))
 
 
 _INTEGRITY_CONSTRAINT_VIOLATION: Final = "23"

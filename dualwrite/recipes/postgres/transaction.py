@@ -8,7 +8,7 @@ import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from dualwrite.errors import (
     IllegalStateError,
@@ -45,7 +45,7 @@ from dualwrite.recipes.sql.postgres import (
     new_mark,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
-from dualwrite.recipes.sql.postgres_steps import CommitMessage, PostgresSteps, Refusals, RequiredPlace
+from dualwrite.recipes.sql.postgres_steps import HAS_TABLE, CommitMessage, PostgresSteps, Refusals, RequiredPlace
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class PostgresTransaction(PostgresSteps):
         pin: Pin,
         must_be_in: RequiredPlace | None = None,
     ) -> None:
-        self._pin = pin
+        self.pin = pin
         self._must_be_in = must_be_in
         self.mark = new_mark()
         self.connection = connection
@@ -145,6 +145,11 @@ class PostgresTransaction(PostgresSteps):
 
     # -- the transaction -------------------------------------------------------------------------------------------
 
+    def at(self, pin: Pin) -> Self:
+        """Let the statements find our tables elsewhere."""
+        self.pin = pin
+        return self
+
     async def begin(self) -> None:
         """Begin the transaction, or join an open one; works in autocommit mode too."""
         await self._script(self._beginning())
@@ -191,7 +196,7 @@ class PostgresTransaction(PostgresSteps):
         """Read the row without a lock; once this transaction is committed, the content is durable."""
         self._transactional_id = transactional_id
         self._commit_behind(MAKE_DURABLE, self.mark, {})
-        return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
+        return await self._scalar(WITNESS, {"id": transactional_id})
 
     async def commit(self) -> None:
         if os.getpid() != self._process_id:
@@ -288,18 +293,18 @@ class PostgresTransaction(PostgresSteps):
         name, file = table.name, _schema(table.file)
         if pinned is not None:
             name, file = pinned.sql(name), pinned.sql(file)
-        if await self.has_table(name):
+        if await self._scalar(HAS_TABLE, {"name": name}) is not None:
             return
         if not table.create:
             raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}", option=table.option)
         await self._script(file)
 
     async def make_row(self, transactional_id: str) -> None:
-        await self.changed(self._pin.sql(_INSERT), {"id": transactional_id})
+        await self.changed(_INSERT, {"id": transactional_id})
 
     async def identity(self) -> DatabaseIdentity | None:
         """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
-        found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
+        found = await self.rows(SELECT_IDENTITY, {})
         if not found:
             return None
         suffix, server, database = found[0]
@@ -308,11 +313,11 @@ class PostgresTransaction(PostgresSteps):
 
     async def make_identity(self) -> None:
         """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
-        if (await self.rows(self._pin.sql(DECIDED_BEFORE), {}))[0][0]:
+        if (await self.rows(DECIDED_BEFORE, {}))[0][0]:
             raise identity_is_missing()
         place = await self.query(present_place())
         values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
-        await self.changed(self._pin.sql(INSERT_IDENTITY), values)
+        await self.changed(INSERT_IDENTITY, values)
 
 
 @cache

@@ -93,13 +93,14 @@ class PsycopgTransaction(PostgresTransaction):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _first_row(self, sql: str, values: Values) -> Sequence[str | None] | None:
+    async def first_row(self, sql: str, values: Values) -> Sequence[str | None] | None:
         connection = self.connection
-        return first_texts(connection, await self._answer(executed(connection, sql, values)))
+        return first_texts(connection, await self._answer(executed(connection, self.pin.sql(sql), values)))
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
         """Execute a statement with a cursor free of the application's settings."""
         self._assert_ours()
+        sql = self.pin.sql(sql)
         if self._cursor is None:
             self._cursor = cursor_of(self.connection)
         return await settled(self._cursor.execute(pyformat(sql) if parameters else sql, parameters or None))

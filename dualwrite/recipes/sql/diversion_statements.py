@@ -10,14 +10,12 @@ locks it, so it can be changed while they hold the first one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from dualwrite.errors import StateRowError
 from dualwrite.recipes.core.store import Way, stayed_locked
-from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE, PinnedStatements
-
-ResultT = TypeVar("ResultT")
+from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE
 
 _OF_ROW: Final = "transactional_id = :id AND seq = 0"
 _WAY: Final = (
@@ -91,17 +89,8 @@ DIALECTS: Final[Mapping[str, DiversionDialect]] = {
 class DiversionRow:
     """`Diversion` in the table, inside one transaction."""
 
-    def __init__(
-        self,
-        statements: PinnedStatements,
-        dialect: DiversionDialect,
-        name: str,
-        *,
-        timeout_ms: int | None,
-        first_row: Callable[[str, Mapping[str, str]], Awaitable[Sequence[str | None] | None]] | None = None,
-    ) -> None:
-        """`first_row` executes a statement on the row with this name in a faster way."""
-        self._first_row = first_row
+    def __init__(self, statements: Any, dialect: DiversionDialect, name: str, timeout_ms: int | None) -> None:
+        """`statements` are `OnTables`, with `within`, which limits the waits for locks."""
         self._statements = statements
         self._dialect = dialect
         self._timeout_ms = timeout_ms
@@ -117,13 +106,9 @@ class DiversionRow:
     async def way_now(self) -> Way | None:
         if not self._dialect.select_now:
             return None
-        sql = self._dialect.select_now
-        row = None if self._first_row is None else await self._first_row(sql, self._values)
+        row = await self._statements.first_row(self._dialect.select_now, self._values)
         if row is None:
-            found = await self._statements.rows(sql, self._values)
-            if not found:
-                raise self._missing()
-            row = found[0]
+            raise self._missing()
         return None if row[0] is None or row[0] == "unknown" else _way(int(row[0]))
 
     async def way(self) -> Way:
@@ -156,9 +141,10 @@ class DiversionRow:
         return bool(await self._in_time(lambda: self._time(sql)))
 
     async def _change(self, sql: str, **values: int) -> int:
-        return await self._in_time(lambda: self._statements.changed(sql, {**self._values, **values}))
+        changed: int = await self._in_time(lambda: self._statements.changed(sql, {**self._values, **values}))
+        return changed
 
-    async def _in_time(self, wait: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def _in_time(self, wait: Callable[[], Awaitable[Any]]) -> Any:
         late = stayed_locked(self._values["id"], self._timeout_ms, f"row in {OUTBOX_TABLE} that diverts the pool of")
         return await self._statements.within(self._timeout_ms, late, wait)
 

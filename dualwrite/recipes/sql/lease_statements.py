@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from dualwrite.recipes.core.leases import Lease, slot_of
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, Statements
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, OnTables
 
 ResultT = TypeVar("ResultT")
 
@@ -46,7 +46,7 @@ _RELEASE: Final = f"UPDATE {LEASE_TABLE} SET owner = NULL, expires_at_ms = 0 WHE
 _ABANDON: Final = f"UPDATE {LEASE_TABLE} SET expires_at_ms = 0 WHERE {_OF_SLOT} AND {_OURS}"
 
 
-Steps = Callable[[Statements], Coroutine[Any, Any, ResultT]]
+Steps = Callable[[OnTables], Coroutine[Any, Any, ResultT]]
 
 
 class TableLeases(ABC):
@@ -85,7 +85,7 @@ class TableLeases(ABC):
     # ---- leases -----------------------------------------------------------------------------------------------
 
     async def every_lease(self) -> list[Lease]:
-        async def steps(transaction: Statements) -> list[Lease]:
+        async def steps(transaction: OnTables) -> list[Lease]:
             found = await transaction.rows(self._every, {"prefix": self._prefix})
             return [Lease(slot, bool(free), bool(expired)) for slot, free, expired in found]
 
@@ -98,7 +98,7 @@ class TableLeases(ABC):
         return await self._won(self._claim_free if lease.free else self._claim_expired, lease.slot)
 
     async def _won(self, sql: str, slot: int) -> bool:
-        async def steps(transaction: Statements) -> bool:
+        async def steps(transaction: OnTables) -> bool:
             return await transaction.changed(sql, {**self._new, "slot": slot}) == 1
 
         return await self._unless_beaten(steps)
@@ -108,7 +108,7 @@ class TableLeases(ABC):
             return set()
         these = f"slot IN ({', '.join(map(str, sorted(slots)))})"
 
-        async def steps(transaction: Statements) -> set[int]:
+        async def steps(transaction: OnTables) -> set[int]:
             await transaction.changed(f"{self._renew} AND {these}", self._new)
             held = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_PREFIX} AND {_OURS} AND {these}"
             return {slot for (slot,) in await transaction.rows(held, self._mine)}
@@ -118,7 +118,7 @@ class TableLeases(ABC):
     async def has(self, slot: int, block: DatabaseTransaction) -> bool:
         return await self._in_transaction(lambda transaction: self._is_ours(transaction, slot))
 
-    async def _is_ours(self, transaction: Statements, slot: int) -> bool:
+    async def _is_ours(self, transaction: OnTables, slot: int) -> bool:
         return bool(await transaction.rows(_HELD, {**self._mine, "slot": slot}))
 
     async def release(self, slot: int) -> None:
@@ -133,7 +133,7 @@ class TableLeases(ABC):
     async def adopt(self) -> None:
         await self._unless_beaten(self._adopt)
 
-    async def _adopt(self, transaction: Statements) -> bool:
+    async def _adopt(self, transaction: OnTables) -> bool:
         if not await transaction.has_table(STATE_TABLE):
             return False
         ids = await transaction.rows(_STATE_IDS, {"pattern": f"{_escaped(self._prefix)}-%"})

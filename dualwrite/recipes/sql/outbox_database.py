@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dualwrite.recipes.core.own_transactions import in_own_transaction
-from dualwrite.recipes.core.store import Added, Backlog
-from dualwrite.recipes.sql.diversion_statements import DiversionRow
+from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.sql.outbox_statements import MAY_VACUUM, VACUUM
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxSql
 from dualwrite.recipes.sql.pinned_tables import Pin
@@ -44,7 +43,7 @@ class DatabaseWithOutbox(ABC):
 
     async def prepare_diversion(self, name: str) -> None:
         async def create(database: Any) -> None:
-            await (await self.diversion(database, name)).create()
+            await database.diversion(name).create()
             await database.commit()
 
         try:
@@ -52,18 +51,6 @@ class DatabaseWithOutbox(ABC):
         except self.errors as error:
             if not self._was_inserted_by_others(error):
                 raise
-
-    async def diversion(self, database: Any, name: str, *, timeout_ms: int | None = None) -> DiversionRow:
-        found: DiversionRow = await database.diversion(name, timeout_ms)
-        return found
-
-    async def add(self, block: Any, transactional_id: str, content: bytes) -> Added:
-        added: Added = await block.add_to_outbox(transactional_id, content)
-        return added
-
-    async def was_committed(self, database: Any, transactional_id: str, added: Added) -> bool | None:
-        found: bool | None = await database.outbox.was_committed(transactional_id, added)
-        return found
 
     async def has_waiting(self, transactional_id: str) -> bool:
         (found,) = await self._one_row(self._outbox_sql.has_waiting, {"id": transactional_id})

@@ -37,7 +37,6 @@ from dualwrite.recipes.sql.outbox_steps import (
     forgets,
     gone,
 )
-from dualwrite.recipes.sql.pinned_tables import PinnedStatements
 
 _COLUMNS: Final = "transactional_id, seq, stored_at_ms"
 
@@ -133,7 +132,7 @@ class OutboxInSteps(OutboxTable):
 
     def __init__(
         self,
-        statements: PinnedStatements,
+        statements: Any,
         has_ended: HasEnded,
         sql: SqlOfSteps,
         *,

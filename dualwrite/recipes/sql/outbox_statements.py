@@ -19,7 +19,7 @@ from dualwrite.recipes.sql.outbox_steps import (
     forgets,
     gone,
 )
-from dualwrite.recipes.sql.pinned_tables import PinnedStatements, PinnedTables
+from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, BY_INDEX, IS_MARKED, LOCATION, RAISE, BeforeCommit
 
 _GONE_NUMBERS: Final = "CAST(CAST(:gone AS text) AS bigint[])"  # for asyncpg, which looks up the types of arrays
@@ -159,7 +159,7 @@ def place_of(text: str, content: bytes) -> Place:
 class PostgresOutbox(OutboxTable):
     """The outbox on PostgreSQL, which publishes by one statement."""
 
-    def __init__(self, statements: PinnedStatements, has_ended: HasEnded) -> None:
+    def __init__(self, statements: Any, has_ended: HasEnded) -> None:
         super().__init__(statements, has_ended, OF_POSTGRES)
 
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
@@ -168,7 +168,9 @@ class PostgresOutbox(OutboxTable):
 
     async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[Any]:
         await self._statements.rows(BY_INDEX, {})
-        return await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "most": max_bytes})
+        values = {"id": transactional_id, "most": max_bytes}
+        found: Sequence[Any] = await self._statements.rows(_SELECT_OLDEST, values)
+        return found
 
     async def _publish(self, transactional_id: str, blocks: Sequence[StoredBlock], kept_as: Sent | None) -> None:
         numbers = f"{{{','.join([str(block.seq) for block in blocks])}}}"

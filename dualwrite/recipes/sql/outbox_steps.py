@@ -30,7 +30,6 @@ from dualwrite.recipes.core.store import (
     StoredBlock,
 )
 from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE as OUTBOX_TABLE
-from dualwrite.recipes.sql.pinned_tables import PinnedStatements
 
 MOST_BLOCKS: Final = 1_000
 """The most blocks that are published at a time."""
@@ -130,7 +129,8 @@ HasEnded = Callable[[str, int], Awaitable[bool]]
 class OutboxTable(ABC):
     """`StoredBlocks` in the outbox, for the publisher."""
 
-    def __init__(self, statements: PinnedStatements, has_ended: HasEnded, sql: OutboxSql) -> None:
+    def __init__(self, statements: Any, has_ended: HasEnded, sql: OutboxSql) -> None:
+        """`statements` are `OnTables`; where a batch is published in steps, also with `inserted`."""
         self._statements = statements
         self._has_ended = has_ended
         self._sql = sql
@@ -180,10 +180,6 @@ class OutboxTable(ABC):
         return _batch_of(transactional_id, found)
 
     async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
-        """Return whether the transaction that added a block was committed; None if it is in progress.
-
-        Raises StateRowError if the evidence may have been deleted.
-        """
         if not await self._has_ended(transactional_id, added.seq):
             return None
         values = {"id": transactional_id, "seq": added.seq, "content": added.content, **self._marks_of(added)}

@@ -9,11 +9,12 @@ compares the table's oid, because a table that was dropped and created again has
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from dualwrite.errors import ConfigError, RowLockTimeoutError, StateTableError
+from dualwrite.errors import ConfigError, StateTableError
 from dualwrite.exact import exact
 
 ResultT = TypeVar("ResultT")
@@ -71,56 +72,40 @@ class Pin:
         return self.tables
 
     def sql(self, text: str) -> str:
-        _, quoted_schema, oid = self.tables or self.located
+        """Return the statement as `PinnedTables.sql` does; before the tables are located it names none of them."""
+        if self.tables is None:
+            assert not _TABLES.search(text), text
+            return text
+        _, quoted_schema, oid = self.tables
         return _qualified(text, quoted_schema, oid)
 
 
-class Statements(Protocol):
-    """Executes statements in one transaction; parameters are written `:name`."""
+class OnTables(ABC):
+    """Executes statements in one transaction; parameters are written `:name`, our tables without their schema."""
 
+    pin: Pin
+
+    @abstractmethod
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Execute a SELECT and return its rows."""
 
+    @abstractmethod
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         """Execute a statement and return the number of rows it changed."""
 
-    async def has_table(self, name: str) -> bool: ...
-
-
-class PinnedStatements:
-    """Executes statements in one transaction, with the schema added to the names of tables."""
-
-    def __init__(self, transaction: Statements, pin: Pin) -> None:
-        self._transaction = transaction
-        self._pin = pin
-
+    @abstractmethod
     async def has_table(self, name: str) -> bool:
-        return await self._transaction.has_table(self._pin.sql(name))
+        """Return whether one of our tables exists."""
 
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._transaction.rows(self._pin.sql(sql), values)
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._transaction.changed(self._pin.sql(sql), values)
-
-    async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute an INSERT, and return the number that the row got. For databases other than PostgreSQL."""
-        executes: Any = self._transaction
-        number: int = await executes.inserted(self._pin.sql(sql), values)
-        return number
-
-    async def within(
-        self, timeout_ms: int | None, late: RowLockTimeoutError, wait: Callable[[], Awaitable[ResultT]]
-    ) -> ResultT:
-        """Execute statements that wait for locks. Raises `late` if one is not free within `timeout_ms`."""
-        limits: Any = self._transaction
-        result: ResultT = await limits.within(timeout_ms, late, wait)
-        return result
+    async def first_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Return the first row of a statement; None if it has none."""
+        found = await self.rows(sql, values)
+        return found[0] if found else None
 
     async def has_outbox_table(self) -> bool:
-        if not self._pin.has_outbox_table:
-            self._pin.has_outbox_table = await self.has_table(OUTBOX_TABLE)
-        return self._pin.has_outbox_table
+        if not self.pin.has_outbox_table:
+            self.pin.has_outbox_table = await self.has_table(OUTBOX_TABLE)
+        return self.pin.has_outbox_table
 
 
 # ---- PostgreSQL: generators of statements, which the backend executes; parameters are written `:name` ---------------

@@ -109,7 +109,7 @@ def assert_no_row(pinned: PinnedTables, transactional_id: str) -> Query[None]:
     yield from assert_still_there(pinned)
     ((level,),) = yield ISOLATION, {}
     if not sees_now(level):
-        yield pinned.sql(_INSERT_UNLESS_HIDDEN), {"id": transactional_id}
+        yield _INSERT_UNLESS_HIDDEN, {"id": transactional_id}
 
 
 BY_INDEX: Final = (

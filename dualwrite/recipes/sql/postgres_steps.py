@@ -5,8 +5,8 @@ Each driver, and SQLAlchemy, says how a statement is executed and how a message 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
@@ -36,12 +36,12 @@ from dualwrite.recipes.sql.outbox_statements import (
     if_added,
     place_of,
 )
-from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements, Query, table_replaced
+from dualwrite.recipes.sql.pinned_tables import OnTables, Query, table_replaced
 from dualwrite.recipes.sql.postgres import BeforeCommit, new_mark
 
 ResultT = TypeVar("ResultT")
 
-_HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
+HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 
 
 class RequiredPlace(Protocol):
@@ -55,7 +55,7 @@ class RequiredPlace(Protocol):
         """Raise IllegalStateError if `transaction` runs elsewhere."""
 
 
-class PostgresSteps(ABC):
+class PostgresSteps(OnTables):
     """The statements of a dual write in one transaction, in the order in which `DatabaseTransaction` has them."""
 
     errors: ClassVar[tuple[type[Exception], ...]]
@@ -66,19 +66,10 @@ class PostgresSteps(ABC):
     mark: str
     """The mark that was set with the transaction's BEGIN, empty if none was."""
 
-    _pin: Pin
     _must_be_in: RequiredPlace | None = None
     _transactional_id: str | None = None
 
-    # -- implemented by each driver; statements of our own, which no watch sees ---------------------------------------
-
-    @abstractmethod
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Return the rows of a SELECT; parameters are written `:name`."""
-
-    @abstractmethod
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Return the number of rows that a statement changed."""
+    # -- implemented by each driver, with `rows` and `changed`: statements of our own, which no watch sees ------------
 
     @abstractmethod
     def _assert_begun(self) -> None:
@@ -102,11 +93,6 @@ class PostgresSteps(ABC):
         """Whether the application may execute statements between the last one of ours and COMMIT."""
         return False
 
-    async def _first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
-        """Return the first row of a statement, of texts, by the fastest way; None if it has none."""
-        found = await self.rows(sql, values)
-        return found[0] if found else None
-
     async def _scalar(self, sql: str, values: Mapping[str, str | bytes] | None = None) -> str | None:
         """Return the first value of a statement, a text; None if it is NULL or there is no row."""
         found = await self.rows(sql, values or {})
@@ -124,18 +110,18 @@ class PostgresSteps(ABC):
         place, text = self._must_be_in, None
         try:
             sql = postgres.SELECT_FREE if place is None else postgres.SELECT_FREE_AND_LOCATION
-            locked = await self._first_row(self._pin.sql(sql), {"id": transactional_id})
+            locked = await self.first_row(sql, {"id": transactional_id})
             if place is not None and (locked is None or locked[1] != place.location):
                 await place.assert_holds(self)
             if locked is not None:
                 text = locked[0]
             else:  # the row is not free
-                sql = self._pin.sql(postgres.SELECT_LOCKED)
                 late = stayed_locked(transactional_id, timeout_ms)
-                text = await self.within(timeout_ms, late, lambda: self._scalar(sql, {"id": transactional_id}))
+                select = postgres.SELECT_LOCKED, {"id": transactional_id}
+                text = await self.within(timeout_ms, late, lambda: self._scalar(*select))
         except self.errors as error:
             if sqlstate_of(driver_error(error)) == postgres.UNDEFINED_TABLE:
-                raise table_replaced(self._pin.located) from error
+                raise table_replaced(self.pin.located) from error
             raise
         self._assert_begun()
         if text is None:
@@ -161,19 +147,19 @@ class PostgresSteps(ABC):
 
     async def _assert_no_row(self, transactional_id: str) -> None:
         try:
-            await self.query(postgres.assert_no_row(self._pin.located, transactional_id))
+            await self.query(postgres.assert_no_row(self.pin.located, transactional_id))
         except self.errors as error:
             if sqlstate_of(driver_error(error)) == postgres.SERIALIZATION_FAILURE:
                 raise newer_than_snapshot(transactional_id) from error
             raise
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        text = await self._scalar(self._pin.sql(postgres.SELECT_LOCKED), {"id": transactional_id})
+        text = await self._scalar(postgres.SELECT_LOCKED, {"id": transactional_id})
         self._assert_begun()
         return state_in(transactional_id, text)
 
     async def read_manifest(self, transactional_id: str) -> str:
-        text = await self._scalar(self._pin.sql(postgres.SELECT_MANIFEST), {"id": transactional_id})
+        text = await self._scalar(postgres.SELECT_MANIFEST, {"id": transactional_id})
         self._assert_begun()
         return manifest_in(transactional_id, text)
 
@@ -192,7 +178,7 @@ class PostgresSteps(ABC):
             "mark": mark,
             "token": token,
         }
-        before = BeforeCommit(self._pin.sql(postgres.WRITE), values)
+        before = BeforeCommit(self.pin.sql(postgres.WRITE), values)
         self._commit_behind(before, token, self.refusals(transactional_id, previous))
 
     def refusals(self, transactional_id: str, previous: PreparedTxnState) -> Refusals:
@@ -204,15 +190,11 @@ class PostgresSteps(ABC):
         return {postgres.NOT_AS_LOCKED: not_held, postgres.ANOTHER_TRANSACTION: self._ended_past}
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
-        """Add records to the outbox, and make `commit`, which must be the next call, durable.
-
-        Raises TransactionEndedInsideError, and IllegalStateError if this is not the required database.
-        """
         self._note_id(transactional_id)
         mark = self.mark
         values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": mark}
         try:
-            row = await self._first_row(self._pin.sql(ADD), values)
+            row = await self.first_row(ADD, values)
         except self.errors as error:
             if sqlstate_of(driver_error(error)) == NOT_MARKED:
                 raise self._ended_past() from error
@@ -223,7 +205,7 @@ class PostgresSteps(ABC):
             await self._must_be_in.assert_holds(self)
         before, token = None if place.is_durable else postgres.MAKE_DURABLE, mark or new_mark()
         if self.has_hooks:  # which may undo it
-            before = if_added(self._pin.located, transactional_id, place.added, mark=mark, token=token)
+            before = if_added(self.pin.located, transactional_id, place.added, mark=mark, token=token)
         self._commit_behind(before, token, {postgres.ANOTHER_TRANSACTION: self._ended_past}, is_added=True)
         return place.added
 
@@ -232,22 +214,18 @@ class PostgresSteps(ABC):
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
-    async def diversion(self, name: str, timeout_ms: int | None) -> DiversionRow:
-        statements, by = PinnedStatements(self, self._pin), DIALECTS["postgresql"]
-        return DiversionRow(statements, by, name, timeout_ms=timeout_ms, first_row=self._pinned_first_row)
-
-    async def _pinned_first_row(self, sql: str, values: Mapping[str, str]) -> Sequence[str | None] | None:
-        return await self._first_row(self._pin.sql(sql), values)
+    def diversion(self, name: str, timeout_ms: int | None = None) -> DiversionRow:
+        return DiversionRow(self, DIALECTS["postgresql"], name, timeout_ms)
 
     @property
     def outbox(self) -> PostgresOutbox:
-        return PostgresOutbox(PinnedStatements(self, self._pin), self._has_ended)
+        return PostgresOutbox(self, self._has_ended)
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
         """Return whether no transaction in progress has added a block. If one has, this transaction has failed."""
         try:
             await self.rows(WAIT_BRIEFLY, {})
-            await self.changed(self._pin.sql(ADD_AGAIN), {"id": transactional_id, "seq": seq})
+            await self.changed(ADD_AGAIN, {"id": transactional_id, "seq": seq})
         except self.errors as error:
             if sqlstate_of(driver_error(error)) == postgres.LOCK_NOT_AVAILABLE:
                 return False
@@ -265,7 +243,7 @@ class PostgresSteps(ABC):
             return result
 
     async def has_table(self, name: str) -> bool:
-        return await self._scalar(_HAS_TABLE, {"name": name}) is not None
+        return await self._scalar(HAS_TABLE, {"name": self.pin.sql(name)}) is not None
 
 
 # ---- a message that ends in COMMIT, and the proof in its response ---------------------------------------------------

@@ -26,7 +26,7 @@ from dualwrite.recipes.core.store import (
 from dualwrite.recipes.sql import postgres, state_statements
 from dualwrite.recipes.sql.diversion_statements import DIALECTS, DiversionRow
 from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OUTBOX_SQL, OutboxInSteps, SqlOfSteps
-from dualwrite.recipes.sql.pinned_tables import Pin, PinnedStatements
+from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres_steps import PostgresSteps, Refusals
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import (
@@ -120,10 +120,10 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
     errors = (DBAPIError,)
     driver_name = "SQLAlchemy"
 
-    async def _first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
-        value = await value_past_sqlalchemy(self.connection, self._driver, sql, values, self._carry)
+    async def first_row(self, sql: str, values: Mapping[str, str | bytes]) -> Sequence[str | None] | None:
+        value = await value_past_sqlalchemy(self.connection, self._driver, self.pin.sql(sql), values, self._carry)
         if value is None:
-            return await super()._first_row(sql, values)
+            return await super().first_row(sql, values)
         return None if value[0] is None else value
 
     def _assert_begun(self) -> None:
@@ -149,7 +149,7 @@ class OnPostgres(SqlAlchemyPort, PostgresSteps):
 
     async def witness(self, transactional_id: str) -> str | None:
         """Read the row without a lock, and write to the log."""
-        return await self._scalar(self._pin.sql(postgres.WITNESS), {"id": transactional_id})
+        return await self._scalar(postgres.WITNESS, {"id": transactional_id})
 
 
 class OnOthers(SqlAlchemyPort):
@@ -160,11 +160,11 @@ class OnOthers(SqlAlchemyPort):
     select_manifest = state_statements.SELECT_MANIFEST
 
     def _value(self, sql: str, transactional_id: str) -> str | None:
-        text: str | None = self.connection.scalar(cached_text(self._pin.sql(sql)), {"id": transactional_id})
+        text: str | None = self.connection.scalar(cached_text(self.pin.sql(sql)), {"id": transactional_id})
         return text
 
     def _changed(self, sql: str, values: Mapping[str, str | None]) -> int:
-        return self.connection.execute(cached_text(self._pin.sql(sql)), values).rowcount
+        return self.connection.execute(cached_text(self.pin.sql(sql)), values).rowcount
 
     # -- the state row ------------------------------------------------------------------------------------------------
 
@@ -229,10 +229,9 @@ class OnOthers(SqlAlchemyPort):
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return self.outbox if is_outbox(transactional_id) else NO_STORED_BLOCKS
 
-    async def diversion(self, name: str, timeout_ms: int | None) -> DiversionRow:
+    def diversion(self, name: str, timeout_ms: int | None = None) -> DiversionRow:
         dialect = self.connection.dialect.name
-        statements, by = PinnedStatements(self, self._pin), DIALECTS["mysql" if dialect == "mariadb" else dialect]
-        return DiversionRow(statements, by, name, timeout_ms=timeout_ms)
+        return DiversionRow(self, DIALECTS["mysql" if dialect == "mariadb" else dialect], name, timeout_ms)
 
     async def within(
         self, timeout_ms: int | None, late: RowLockTimeoutError, wait: Callable[[], Awaitable[ResultT]]
@@ -256,13 +255,9 @@ class OnOthers(SqlAlchemyPort):
     def outbox(self) -> OutboxInSteps:
         sql = OUTBOX_SQL.get(self.connection.dialect.name)
         assert isinstance(sql, SqlOfSteps), "a pool without an outbox asks for none"
-        return OutboxInSteps(PinnedStatements(self, self._pin), self._has_ended, sql)
+        return OutboxInSteps(self, self._has_ended, sql)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
-        """Add records to the outbox, as the last statement before `commit`.
-
-        Raises TransactionEndedInsideError if the driver reports that the block's transaction has ended.
-        """
         self._note_id(transactional_id)
         self._transaction.assert_has_not_ended()
         added = await self.outbox.add(transactional_id, content)
@@ -272,7 +267,7 @@ class OnOthers(SqlAlchemyPort):
         return added
 
     def _is_there(self, transactional_id: str, added: Added) -> bool:
-        return blocking.run(type(self)(self.connection, self._pin).outbox.is_there(transactional_id, added))
+        return blocking.run(type(self)(self.connection, self.pin).outbox.is_there(transactional_id, added))
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
         return True  # the state row is locked, and with it the whole database
@@ -285,7 +280,7 @@ class OnMySql(OnOthers):
     select_manifest = f"{state_statements.SELECT_MANIFEST} FOR UPDATE"
 
     def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
-        select = self._pin.sql(state_statements.SELECT)
+        select = self.pin.sql(state_statements.SELECT)
         value = lock_row(self.connection, select, {"id": transactional_id}, timeout_ms)
         if not self._transaction:  # else it was marked when it began
             self.connection.exec_driver_sql(SET_MARK)
@@ -306,7 +301,7 @@ class OnMySql(OnOthers):
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:
         try:
-            await self.rows(self._pin.sql(IS_BEING_ADDED), {"id": transactional_id, "seq": seq})
+            await self.rows(IS_BEING_ADDED, {"id": transactional_id, "seq": seq})
         except DBAPIError as error:
             if error_code(error) in LOCK_TIMEOUTS:
                 return False

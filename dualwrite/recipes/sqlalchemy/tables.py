@@ -33,8 +33,8 @@ from dualwrite.recipes.sql.identity_table import (
 )
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import (
+    OnTables,
     Pin,
-    PinnedStatements,
     PinnedTables,
     Rows,
     checked_schema,
@@ -228,35 +228,35 @@ def need_table(engine: sa.Engine, pinned: PinnedTables, table: sa.Table, *, crea
         raise missing_table(table.name, otherwise=made_by, option=option)
 
 
-class OnConnection:
-    """Executes statements with full names of tables in the transaction of a Connection."""
+class OnConnection(OnTables):
+    """Executes statements in the transaction of a Connection."""
 
     def __init__(self, connection: sa.Connection, pin: Pin, carry: Carry = here) -> None:
         self.connection = connection
-        self._pin = pin
+        self.pin = pin
         self._carry = carry
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._carry(lambda: self.connection.execute(cached_text(sql), values).all())
+        return await self._carry(lambda: self.connection.execute(cached_text(self.pin.sql(sql)), values).all())
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._carry(lambda: self.connection.execute(cached_text(sql), values).rowcount)
+        return await self._carry(lambda: self.connection.execute(cached_text(self.pin.sql(sql)), values).rowcount)
 
     async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
         """Execute an INSERT, and return the number that the row got, which is returned or known to the driver."""
         return await self._carry(partial(self._inserted, sql, values))
 
     def _inserted(self, sql: str, values: Mapping[str, Any]) -> int:
-        result = self.connection.execute(cached_text(sql), values)
+        result = self.connection.execute(cached_text(self.pin.sql(sql)), values)
         number: int = result.scalar_one() if result.returns_rows else result.lastrowid
         return number
 
     async def has_table(self, name: str) -> bool:
-        return await self._carry(partial(self._has_table, name.rpartition(".")[2]))
+        return await self._carry(partial(self._has_table, name))
 
     def _has_table(self, name: str) -> bool:
         """Query for a table without a statement that can fail, which would doom the caller's block."""
-        schema = self._pin.located.schema
+        schema = self.pin.located.schema
         if not is_mysql(self.connection.dialect):
             return sa.inspect(self.connection).has_table(name, schema=schema)
         return self.connection.scalar(_MYSQL_HAS_TABLE, {"schema": schema, "name": name}) is not None
@@ -325,7 +325,7 @@ class SqlAlchemyLeases(TableLeases):
                 raise
             raise missing_table(LEASE_TABLE, otherwise="create_lease_table(engine)") from error
 
-    def _statements_on(self, connection: sa.Connection) -> PinnedStatements:
+    def _statements_on(self, connection: sa.Connection) -> OnTables:
         if self._pin.tables is None:
             self._pin.tables = home(connection, self._schema, LEASE_TABLE)
-        return PinnedStatements(OnConnection(connection, self._pin), self._pin)
+        return OnConnection(connection, self._pin)

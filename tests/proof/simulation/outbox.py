@@ -16,7 +16,6 @@ from dualwrite.recipes.core.store import (
     NO_STORED_BLOCKS,
     Added,
     Backlog,
-    DatabaseTransaction,
     LastBatch,
     Sent,
     StoredBlock,
@@ -200,6 +199,13 @@ class OutboxTransaction(Transaction):
     def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return SimulatedBlocks(self._client) if transactional_id.endswith("-outbox-0") else NO_STORED_BLOCKS
 
+    def diversion(self, name: str, timeout_ms: int | None = None) -> SimulatedDiversion:
+        return SimulatedDiversion(self, float("inf") if timeout_ms is None else timeout_ms / 1000)
+
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+        seq, at_ms = await self.ask("add", content)
+        return Added(seq, at_ms, content)
+
     async def ask(self, kind: str, *given: Any) -> Any:
         """Execute a statement."""
         return await self._client.request(kind, *given)
@@ -229,6 +235,10 @@ class SimulatedBlocks:
 
     async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
         found: LastBatch = await self._client.request("last_batch", str(state))
+        return found
+
+    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+        found: bool | None = await self._client.request("was_committed", added.seq, added.content)
         return found
 
 
@@ -270,24 +280,8 @@ class SimulatedOutboxDatabase(SimulatedDatabase):
     async def prepare_diversion(self, name: str) -> None:
         pass
 
-    async def diversion(
-        self, database: DatabaseTransaction, name: str, *, timeout_ms: int | None = None
-    ) -> SimulatedDiversion:
-        assert isinstance(database, OutboxTransaction)
-        return SimulatedDiversion(database, float("inf") if timeout_ms is None else timeout_ms / 1000)
-
     async def prepare_outbox(self) -> None:
         pass
-
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
-        assert isinstance(block, OutboxTransaction)
-        seq, at_ms = await block.ask("add", content)
-        return Added(seq, at_ms, content)
-
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
-        assert isinstance(database, OutboxTransaction)
-        found: bool | None = await database.ask("was_committed", added.seq, added.content)
-        return found
 
     async def has_waiting(self, transactional_id: str) -> bool:
         return bool(await self._once("waiting"))
