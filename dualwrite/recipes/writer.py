@@ -385,7 +385,7 @@ class _Writer(Generic[BindT, TxT]):
     @property
     def is_pool(self) -> bool:
         """Whether this writer has a pool of transactional ids, because it was given `prefix=`."""
-        return isinstance(self._ids, PoolSettings)
+        return self._ids.is_pool
 
     # ---- with transactional_id=; a pool raises IllegalStateError -----------------------------------------------
 

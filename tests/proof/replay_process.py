@@ -23,6 +23,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant
+from dualwrite.recipes.core.settings import WritingSettings
 from dualwrite.recipes.core.store import StoredBlocks
 from dualwrite.recipes.core.waiting import TASKS, Waiting
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
@@ -374,8 +375,7 @@ class RealProcess:
             driver=PsycopgDriver(psycopg.AsyncConnection, None),
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
-            create_table=True,
-            schema=None,
+            settings=WritingSettings(),
         )
         database = GatedDatabase(backend.database, self._in_loop)
         self._databases.append(database)

@@ -14,6 +14,7 @@ from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.profiles import Profile
+from dualwrite.recipes.core.settings import WritingSettings
 from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.backend import PsycopgDriver
@@ -119,8 +120,7 @@ async def _created(conninfo: str) -> str:
         driver=PsycopgDriver(psycopg.AsyncConnection, None),
         handle=AsyncPsycopgDualTransaction,
         waiting=TASKS,
-        create_table=True,
-        schema=None,
+        settings=WritingSettings(),
     )
     identity = await backend.database.ensure_row(TRANSACTIONAL_ID)
     await backend.close()

@@ -87,7 +87,8 @@ class AsyncpgDualWriter(TaskWriter[asyncpg.Connection, AsyncpgDualTransaction]):
             driver=AsyncpgDriver(wait_ms=wait_ms),
             handle=AsyncpgDualTransaction,
             waiting=TASKS,
-            **ids.of_backend,
+            settings=ids.writing,
+            is_pool=ids.is_pool,
         )
         super().__init__(backend, ids)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import ConfigError
@@ -28,19 +28,10 @@ from dualwrite.recipes.core.turns import IdUsers
 from dualwrite.recipes.core.waiting import Waiting
 
 
-class OfBackend(TypedDict):
-    """The settings that a backend takes. `schema`: None for the schema of unqualified names."""
-
-    create_table: bool
-    schema: str | None
-    max_writers: int | None
-    """How many blocks a pool runs at a time; None for one id."""
-
-
 class IdSettings:
     """The settings that both slot policies share. Raises ConfigError if one is unknown or malformed."""
 
-    max_writers: int | None = None
+    is_pool = False
 
     def __init__(self, first_id: str, settings: Mapping[str, Any]) -> None:
         self.writing, self.producer_settings = WritingSettings.taken_from(settings)
@@ -54,14 +45,6 @@ class IdSettings:
         self.new_records: Final = partial(RecordBuffer, writing.max_buffered_bytes, kafka.serializers, kafka.tracer)
         self.policy: Final = store_policy(kafka, delivery)
         self.tally: Final = Tally()
-
-    @property
-    def of_backend(self) -> OfBackend:
-        return {
-            "create_table": self.writing.create_table,
-            "schema": self.writing.schema,
-            "max_writers": self.max_writers,
-        }
 
     def new_availability(self, waiting: Waiting) -> Availability:
         """Return the availability of Kafka as one writer finds it in one process."""

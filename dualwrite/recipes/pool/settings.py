@@ -39,12 +39,12 @@ class NewCoordinator(Protocol):
 class PoolSettings(IdSettings):
     """The slot policy "leased ids"."""
 
-    max_writers: int
+    is_pool = True
 
     def __init__(self, prefix: str, settings: Mapping[str, Any]) -> None:
         self.prefix: Final = checked_prefix(prefix)
         super().__init__(transactional_id_of(self.prefix, 0), settings)
-        self.max_writers = _at_least(1, "max_writers", self.writing.max_writers)
+        self.max_writers: Final = _at_least(1, "max_writers", self.writing.max_writers)
         self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", self.writing.acquire_timeout_ms)
         self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", self.writing.lease_ms)
         self.outbox: Final = _outbox_of(self.delivery)

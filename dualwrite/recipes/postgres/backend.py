@@ -12,6 +12,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.settings import WritingSettings
 from dualwrite.recipes.core.waiting import Uninterrupted, Waiting, settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections, KeptConnections
@@ -123,19 +124,18 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         driver: Driver,
         handle: Callable[[Any, RecordBuffer, Uninterrupted], TxT],
         waiting: Waiting,
-        create_table: bool,
-        schema: str | None,
-        max_writers: int | None = None,
+        settings: WritingSettings,
+        is_pool: bool = False,
     ) -> None:
         self._source = source
         self._driver = driver
         self._handle = handle
         self.waiting: Final = waiting
-        self._create_table = create_table
-        self._schema = checked_schema(schema)
-        self.connections: Final = driver.connections_from(source, most_kept=max_writers or 1)
+        self._create_table = settings.create_table
+        self._schema = checked_schema(settings.schema)
+        self.connections: Final = driver.connections_from(source, most_kept=settings.max_writers if is_pool else 1)
         """The connections for blocks."""
-        if max_writers is not None:
+        if is_pool:
             return
         self.background = driver.connections_beside(source, most_kept=0)
         if self.connections.are_limited:

@@ -107,7 +107,8 @@ class PsycopgDualWriter(ThreadWriter[psycopg.Connection[Any], PsycopgDualTransac
             driver=PsycopgDriver(psycopg.Connection, prepare_threshold),
             handle=PsycopgDualTransaction,
             waiting=THREADS,
-            **ids.of_backend,
+            settings=ids.writing,
+            is_pool=ids.is_pool,
         )
         super().__init__(backend, ids)
 

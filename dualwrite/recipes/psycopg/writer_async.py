@@ -97,7 +97,8 @@ class AsyncPsycopgDualWriter(TaskWriter[psycopg.AsyncConnection[Any], AsyncPsyco
             driver=PsycopgDriver(psycopg.AsyncConnection, prepare_threshold),
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
-            **ids.of_backend,
+            settings=ids.writing,
+            is_pool=ids.is_pool,
         )
         super().__init__(backend, ids)
 

@@ -16,6 +16,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.settings import WritingSettings
 from dualwrite.recipes.core.waiting import Waiting, settled
 from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
@@ -159,9 +160,8 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         waiting: Waiting,
         carry: Carry,
         carry_out: Callable[[Coroutine[Any, Any, Any]], Any],
-        create_table: bool,
-        schema: str | None,
-        max_writers: int | None,
+        settings: WritingSettings,
+        is_pool: bool,
     ) -> None:
         watch(engine)
         self.engine: Final = engine
@@ -171,14 +171,13 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         self._behind = behind
         self._handle = handle
         self._carry = carry
-        self._create_table = create_table
+        self._create_table = settings.create_table
+        self._schema = schema_for(engine, settings.schema)
         self.background_engine = engine
         self.has_connected = False
         """Whether the engine for blocks has connected."""
-        if max_writers is not None:
-            self._schema = schema_for(engine, schema)
-        else:
-            self.database = SqlAlchemyDatabase(engine, create_table=create_table, schema=schema, carry=carry)
+        if not is_pool:
+            self.database = self._new_database(engine)
 
     async def begin(self, bind: BindT | None, records: RecordBuffer, use: Use) -> TxT:
         bound: Any = self._new_session() if bind is None else bind
@@ -217,9 +216,10 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         """Create the background's engine and the database on it, for this process."""
         engine = self.background_engine = background_engine(self.engine)
         watch(engine)
-        self.database = SqlAlchemyDatabase(
-            engine, create_table=self._create_table, schema=self._schema, carry=self._carry
-        )
+        self.database = self._new_database(engine)
+
+    def _new_database(self, engine: sa.Engine) -> SqlAlchemyDatabase:
+        return SqlAlchemyDatabase(engine, create_table=self._create_table, schema=self._schema, carry=self._carry)
 
     @property
     def outbox(self) -> SqlAlchemyDatabase:

@@ -136,7 +136,8 @@ class DualWriter(ThreadWriter[Bind, DualTransaction]):
             waiting=THREADS,
             carry=here,
             carry_out=blocking.run,
-            **ids.of_backend,
+            settings=ids.writing,
+            is_pool=ids.is_pool,
         )
         super().__init__(backend, ids)
 

@@ -145,7 +145,8 @@ class AsyncDualWriter(TaskWriter[AsyncBind, AsyncDualTransaction]):
             waiting=TASKS,
             carry=in_a_greenlet,
             carry_out=await_only,
-            **ids.of_backend,
+            settings=ids.writing,
+            is_pool=ids.is_pool,
         )
         super().__init__(backend, ids)
 
