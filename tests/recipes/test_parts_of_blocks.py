@@ -14,7 +14,12 @@ import asyncpg
 import psycopg
 import pytest
 
-from dualwrite.errors import IllegalStateError, InvalidRecordError, TransactionDoomedError
+from dualwrite.errors import (
+    IllegalStateError,
+    InvalidRecordError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -268,6 +273,21 @@ def test_a_statement_after_the_block_is_refused(face: Face, fails: bool) -> None
     with face.block() as block:
         block.put(3)
     face.scenario.assert_both_sides_agree(*([] if fails else ["1"]), "3")
+
+
+@on(*ON_DRIVERS)
+def test_the_error_of_a_commit_after_the_block_is_not_kept(face: Face) -> None:
+    """It would keep alive what the caller's frames refer to, until the next block on the connection."""
+    with face.block() as block:
+        kept = block.tx.connection
+        block.put(1)
+    refused: list[weakref.ref[Any]] = []
+    try:
+        face.on(kept, "COMMIT")
+    except TransactionEndedInsideError as error:
+        refused.append(weakref.ref(error))
+    gc.collect()
+    assert [error() for error in refused] == [None]
 
 
 @own(*ON_DRIVERS)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import ClassVar, Final, NoReturn
+from typing import ClassVar, Final, TypeVar
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import partly_failed
 from dualwrite.recipes.sql.transaction_control import POSTGRES, Savepoint, checked
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class StatementWatch(ABC):
@@ -42,6 +44,9 @@ class StatementWatch(ABC):
     @abstractmethod
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
+
+    def assert_executed_at_once(self) -> None:  # noqa: B027 - most drivers have no pipelines
+        """Refuse a savepoint statement in a pipeline: it would be queued, and skipped if an earlier one has failed."""
 
     def close(self) -> None:
         """Refuse further statements: the decision is being made, and the records of the block are complete."""
@@ -85,17 +90,18 @@ class StatementWatch(ABC):
         try:
             savepoint = checked(text, POSTGRES)
         except TransactionEndedInsideError as error:
-            self._refused_ending = error
+            self.refuse_ending(error)
             raise
         if self._is_closed:
             self.assert_open()
+        if savepoint is not None:
+            self.assert_executed_at_once()
         return savepoint
 
     def before_other(self, text: str) -> None:
         """Check a statement whose effect on savepoints is not tracked."""
         if self.before(text) is not None:
-            self._refused_ending = IllegalStateError(_BY_EXECUTE)
-            raise self._refused_ending
+            raise self.refuse_ending(IllegalStateError(_BY_EXECUTE))
 
     def after(self, savepoint: Savepoint) -> None:
         savepoint.follow(self._records)
@@ -108,16 +114,16 @@ class StatementWatch(ABC):
         if savepoint is None or isinstance(error, self.refusals):
             self.doom(error)
         else:
-            self._refused_ending = error  # which savepoints are set is not known any more
+            self.refuse_ending(error)  # which savepoints are set is not known any more
 
-    def _refuse(self, sentence: str) -> NoReturn:
-        """Raise TransactionEndedInsideError, and send nothing.
+    def refuse_ending(self, error: ErrorT) -> ErrorT:
+        """Doom the dual write even if a savepoint is rolled back, and return the error; harmless once it is over.
 
-        The dual write is doomed even if the error is swallowed, or a savepoint is rolled back: the caller meant to end
-        the transaction, so it must not go on.
+        A caller that meant to end the transaction must not go on with it.
         """
-        self._refused_ending = TransactionEndedInsideError(sentence)
-        raise self._refused_ending
+        if not self.is_retired:
+            self._refused_ending = error
+        return error
 
 
 doomed_by: Final = partial(partly_failed, savepoint="connection.transaction()")

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import pq
 from psycopg.transaction import OutOfOrderTransactionNesting
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import closed_inside, inside_another
 from dualwrite.recipes.core.store import ended_past
@@ -128,22 +128,14 @@ class Watch(StatementWatch):
     # -- statements ----------------------------------------------------------------------------------------------
 
     def assert_executed_at_once(self) -> None:
-        """Refuse a savepoint statement in a pipeline: it would be queued, and skipped if an earlier one has failed."""
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
-            self._refused_ending = IllegalStateError(_QUEUED)
-            raise self._refused_ending
+            raise self.refuse_ending(IllegalStateError(_QUEUED))
 
     def _refuse_commit(self) -> NoReturn:
-        self._refuse(
-            "commit was called inside a dual write; neither database nor Kafka was changed: "
-            "leaving the block commits both"
-        )
+        raise self.refuse_ending(TransactionEndedInsideError(_COMMIT))
 
     def _refuse_rollback(self) -> NoReturn:
-        self._refuse(
-            "rollback was called inside a dual write; neither database nor Kafka was changed: let an exception leave "
-            "the block, or roll back a part of it with connection.transaction()"
-        )
+        raise self.refuse_ending(TransactionEndedInsideError(_ROLLBACK))
 
     # -- connection.pipeline(), whose end waits for the responses to its statements --------------------------------
 
@@ -220,7 +212,7 @@ class Watch(StatementWatch):
                     savepoint.end()
             except BaseException as error:
                 if not savepoint.is_undone_by(error):
-                    self._refused_ending = error
+                    self.refuse_ending(error)
                 raise
         finally:
             self._nested -= 1
@@ -273,6 +265,13 @@ class _Savepoint:
         return error is self._raised or isinstance(error, psycopg.Error)
 
 
+_COMMIT = (
+    "commit was called inside a dual write; neither database nor Kafka was changed: leaving the block commits both"
+)
+_ROLLBACK = (
+    "rollback was called inside a dual write; neither database nor Kafka was changed: let an exception leave "
+    "the block, or roll back a part of it with connection.transaction()"
+)
 _IN_PIPELINE = (
     "the connection is in pipeline mode, which would not wait for the response to COMMIT; nothing was written: "
     "open the pipeline inside the block, and leave it there"

@@ -50,8 +50,6 @@ def _blocking_cursor(factory: Any) -> Any:
             watch.running += 1
             try:
                 savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
-                if savepoint is not None:
-                    watch.assert_executed_at_once()
                 try:
                     executed = factory.execute(self, query, params, **keywords)
                     if savepoint is not None:
@@ -90,8 +88,6 @@ def _awaited_cursor(factory: Any) -> Any:
             watch.running += 1
             try:
                 savepoint = watch.before(query if type(query) is str else _text(query, self._conn))
-                if savepoint is not None:
-                    watch.assert_executed_at_once()
                 try:
                     executed = await super().execute(query, *arguments, **keywords)
                     if savepoint is not None:
