@@ -319,3 +319,15 @@ def test_a_move_ends_although_one_writer_started_too_early(call: Call, store: Sq
         write(early, "later")
         early.close()
         assert published(another) == ["early", "later"]
+
+
+def test_a_pool_takes_a_refused_id_over_once_in_a_minute(store: Database) -> None:
+    """Each attempt raises the id's epoch, and is logged; only a person can help."""
+    with gone(Tier.STORED_PAIR, store) as (_, another, _):
+        with store.aside.begin() as connection:
+            connection.execute(sa.text("UPDATE kafka_transaction_state SET transactional_id = 'pooled-0'"))
+        with DualWriter(store.aside, prefix="pooled", bootstrap_servers=another.bootstrap_servers) as pool:
+            blocking.run(pool.pool.connect())
+            first, second = (blocking.run(pool.pool.maintenance.resolve_once())[0] for _ in range(2))
+    assert [type(error) for error in first] == [AnotherClusterError]
+    assert second == []

@@ -30,10 +30,13 @@ from dualwrite.errors import (
     FencedError,
     KafkaError,
     OutcomeUnknown,
+    RetriableError,
     UnsupportedByBrokerError,
     error_class,
     exception_for,
 )
+from dualwrite.outcome import Outcome, note_outcome
+from dualwrite.recipes.core.dual_write import say_of_block
 
 S = ProducerState
 CODES = [*(code for code in range(-1, 134) if code != 0), 9999]
@@ -463,3 +466,11 @@ def test_an_error_goes_to_another_process_with_all_it_knows() -> None:
     assert isinstance(fenced, OutcomeUnknown)
     assert str(fenced.reworded("again")) == "again"
     assert vars(fenced.reworded("again")) == vars(fenced)
+
+
+def test_a_decided_block_is_not_to_be_repeated() -> None:
+    error = RetriableError("no response; call abort_transaction() and start again")
+    note_outcome(error, Outcome.COMMITTED)
+    for _ in range(2):  # harmless when repeated
+        say_of_block(error)
+    assert str(error) == "no response; do not repeat the block (the database has committed this block)"

@@ -263,7 +263,9 @@ _ADVICE: Final[dict[str, str]] = {
     **dict.fromkeys(WHAT_NEXT.values(), _REPEAT),
     WHAT_TO_DO[ErrorClass.ABORTABLE]: _REPEAT,
     WHAT_TO_DO[ErrorClass.REFUSED]: "grant it, then repeat the block",
-    WHAT_TO_DO[ErrorClass.FENCED]: "make a new writer only if there is no other with this id",
+    WHAT_TO_DO[ErrorClass.FENCED]: (
+        "with a pool, repeat the block; with one id, make a new writer only if there is no other with it"
+    ),
     WHAT_TO_DO[ErrorClass.UNSUPPORTED]: "change the configuration, or the broker",
     WHAT_TO_DO[ErrorClass.FATAL]: _REPEAT,
     "repeat the same call until it returns": _REPEAT,
@@ -302,7 +304,7 @@ def say_of_block(error: BaseException) -> None:
         cause.args = (_of_block(str(cause.args[0])), *cause.args[1:])
     said, outcome = _of_block(str(error.args[0])), error.outcome
     if outcome.is_decided and _COMMITTED not in said:
-        said += _COMMITTED
+        said = said.replace(f", then {_REPEAT}", "").replace(_REPEAT, f"do not {_REPEAT}") + _COMMITTED
     elif outcome is Outcome.ROLLED_BACK and not any(words in said for words in _UNCHANGED):
         said = f"{said} (neither side was changed by this block)"
     error.args = (said, *error.args[1:])

@@ -129,7 +129,11 @@ class OwnedId:
         """Return the error for an id that Kafka no longer lets this process use."""
         return FencedError(
             f"this writer has lost transactional id {self.transactional_id!r}: {_WHY_FENCED}; nothing was written: "
-            "make a new DualWriter to take it back, or give each process its own id"
+            + (
+                "make a new DualWriter to take it back, or give each process its own id"
+                if self._lease is None
+                else "repeat the block, which gets another id of its pool"
+            )
         )
 
     async def ensure_row(self) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
-from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
+from dualwrite.errors import AnotherClusterError, DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import SETTLE_MS, DualWriteCoordinator
@@ -27,12 +27,15 @@ from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator
 from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
-from dualwrite.recipes.pool.status import Counts
+from dualwrite.recipes.pool.status import Counts, described, log_failure
 
 _log = logging.getLogger(__name__)
 
+_NEED_A_PERSON: Final = (AnotherClusterError, RecordsRefusedError)
+"""The errors that a slot meets at each attempt, which takes its id over, until a person has removed the cause."""
+
 _SECONDS_AFTER_REFUSAL: Final = 60.0
-"""How long after Kafka has refused a stored block for good to try again: only a person can change the refusal."""
+"""How long after such an error to try again."""
 
 _SECONDS_TO_STOP: Final = 5.0
 
@@ -81,13 +84,14 @@ class PoolMaintenance:
         """Whether `close` leaves the slots in the resolver's hand to the resolver."""
         self._has_swept = False
         """Whether a sweep has looked at the leases of dead processes, so that `close` owes them none."""
-        self._dead_refused: dict[int, tuple[RefusedBlock, float]] = {}
-        """By slot: the block of a dead process that Kafka refuses, and when to try again, by the monotonic clock."""
+        self._dead_refused: dict[int, tuple[RefusedBlock | None, float]] = {}
+        """By slot of a dead process whose recovery a person has to help: the block that Kafka refuses, if that is the
+        cause, and when to try again, by the monotonic clock."""
 
     @property
     def refused_of_dead(self) -> tuple[RefusedBlock, ...]:
         """Stored blocks of dead processes that Kafka has refused for good."""
-        return tuple(refused for refused, _ in list(self._dead_refused.values()))
+        return tuple(refused for refused, _ in list(self._dead_refused.values()) if refused is not None)
 
     # ---- loops ----------------------------------------------------------------------------------------------
 
@@ -248,18 +252,12 @@ class PoolMaintenance:
             self._registry.make_due()
 
     def _failed(self, error: Exception) -> None:
+        log_failure(_log, f"pool {self._prefix}: background work", error, self._leases.errors)
         self._counts.background_failures += 1
-        self._counts.last_background_error = f"{type(error).__name__}: {error}"
+        self._counts.last_background_error = described(error)
         self._counts.kafka_failed = isinstance(error, KafkaError)
         if isinstance(error, DualWriteError):
             self._counts.judge(error)
-        expected = isinstance(error, (*self._leases.errors, DualWriteError))
-        _log.warning(
-            "pool %s: background work failed and will be retried: %s",
-            self._prefix,
-            str(error).partition("\n")[0],
-            exc_info=None if expected else error,
-        )
 
     # ---- leases ---------------------------------------------------------------------------------------------
 
@@ -391,7 +389,7 @@ class PoolMaintenance:
         except LeaseLostError:
             self.note_lost(slot)  # the owner of the lease resolves it
         except BaseException as error:
-            is_refused = isinstance(error, RecordsRefusedError)
+            is_refused = isinstance(error, _NEED_A_PERSON)
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
                 pause_s = _SECONDS_AFTER_REFUSAL if is_refused else backoff_s(slot.failures)
@@ -511,9 +509,8 @@ class PoolMaintenance:
         except LeaseLostError as error:  # the process that has claimed it later recovers it
             _log.warning("pool %s: %s", self._prefix, error)
             return []
-        except RecordsRefusedError:
-            if (refused := coordinator.refused) is not None:
-                self._dead_refused[lease.slot] = (refused, time.monotonic() + _SECONDS_AFTER_REFUSAL)
+        except _NEED_A_PERSON:
+            self._dead_refused[lease.slot] = coordinator.refused, time.monotonic() + _SECONDS_AFTER_REFUSAL
             raise
         finally:
             try:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dualwrite.delivery import Outbox
-from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, NotProvenError, RecordsRefusedError
+from dualwrite.errors import FencedError, IllegalStateError, NotProvenError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.availability import Availability
@@ -30,7 +30,7 @@ from dualwrite.recipes.core.waiting import backoff_s
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
 from dualwrite.recipes.pool.runtime import Background, Runtime
-from dualwrite.recipes.pool.status import Counts
+from dualwrite.recipes.pool.status import Counts, log_failure
 
 _log = logging.getLogger(__name__)
 
@@ -345,13 +345,7 @@ class OutboxPublisher:
     def _failed(self, error: Exception) -> None:
         self.last_error = error
         self._counts.background_failures += 1
-        expected = isinstance(error, (*self._leases.errors, DualWriteError))
-        _log.warning(
-            "outbox %s: publishing failed and will be retried: %s",
-            self.writes.transactional_id,
-            str(error).partition("\n")[0],
-            exc_info=None if expected else error,
-        )
+        log_failure(_log, f"outbox {self.writes.transactional_id}: publishing", error, self._leases.errors)
 
     async def _look_at_backlog(self) -> None:
         """Query the backlog, for the limits and the status, no more often than is of use."""

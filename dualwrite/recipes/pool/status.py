@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from dualwrite.errors import DualWriteError
+from dualwrite.recipes.core.dual_write import say_of_block
 from dualwrite.recipes.core.refused import RefusedBlock
 
 
@@ -87,6 +89,15 @@ class Counts:
         found = refusal_of(error)
         if found.stops_writers:
             self.refusal = f"{found.name}: {described(error)}"
+
+
+def log_failure(log: logging.Logger, what: str, error: Exception, of_leases: tuple[type[Exception], ...]) -> None:
+    """Log an error of the background, which tries again, in the words of a block: it has no producer to close."""
+    say_of_block(error)
+    expected = isinstance(error, (*of_leases, DualWriteError))
+    log.warning(
+        "%s failed and will be retried: %s", what, str(error).partition("\n")[0], exc_info=None if expected else error
+    )
 
 
 def described(error: Exception) -> str:
