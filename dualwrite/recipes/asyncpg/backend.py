@@ -29,7 +29,6 @@ class AsyncpgDriver(Driver):
         self._wait_ms = wait_ms
 
     def is_connection(self, bind: Any) -> bool:
-        """Return whether a block can run on an object: on a connection, or on a pool's proxy of one."""
         return isinstance(bind, asyncpg.Connection)
 
     def _is_pool(self, source: Any) -> bool:

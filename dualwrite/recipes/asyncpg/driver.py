@@ -83,13 +83,11 @@ def keep_alive(raw: Any) -> None:
 
 
 def is_exhausted(pool: Any) -> bool:
-    """Return whether `acquire` would have to wait until others release a connection."""
     free = pool._queue  # noqa: SLF001
     return free is not None and bool(free.empty())
 
 
 async def connected_as_by(pool: Any) -> Any:
-    """Open a connection like those of `pool`, but outside of it."""
     return await pool._get_new_connection()  # noqa: SLF001
 
 

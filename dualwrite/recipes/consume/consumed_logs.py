@@ -55,11 +55,9 @@ class ConsumedLogs:
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
-        """The known ids of the topics that are read."""
         return self._ids
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the state of newly assigned partitions."""
         for partition in partitions:
             self._next.pop(partition, None)
             self._read_again.pop(partition, None)
@@ -67,7 +65,6 @@ class ConsumedLogs:
 
     @property
     def next_offsets(self) -> Positions:
-        """The known offsets of the next records to be written."""
         return self._next
 
     async def place(
@@ -92,12 +89,10 @@ class ConsumedLogs:
         self.placed(positions)
 
     def placed(self, positions: Positions) -> None:
-        """Note the positions at which the consumer resumes."""
         self._next.update(positions)
         self._doubted |= positions.keys()
 
     def written(self, next_offsets: Positions) -> None:
-        """Note that all records before these offsets are written."""
         self._next.update(next_offsets)
 
     async def _look_up_ids(self, partitions: Iterable[TopicPartition]) -> Mapping[str, str]:
@@ -159,7 +154,6 @@ class ConsumedLogs:
 
 
 def find_gaps(records: Iterable[ConsumedRecord], expected: Positions) -> dict[TopicPartition, Gap]:
-    """Return the first gap of each partition."""
     gaps: dict[TopicPartition, Gap] = {}
     following = dict(expected)
     for record in records:
@@ -179,7 +173,6 @@ def first_offsets(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int
 
 
 def offsets_behind(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int]:
-    """Return the offset behind the last record of each partition."""
     return {record.topic_partition: record.offset + 1 for record in records}
 
 

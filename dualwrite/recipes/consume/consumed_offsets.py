@@ -145,7 +145,6 @@ class OffsetsInDatabase:
 
     @property
     def stored_ids(self) -> Mapping[TopicPartition, str | None]:
-        """The known ids of the topics at the time the offsets were stored."""
         return self._stored_ids
 
     async def move(
@@ -182,7 +181,6 @@ class OffsetsInDatabase:
             raise _taken_over(named["group"], partition, expected) from error
 
     def moved(self, next_offsets: Positions) -> None:
-        """Note that the dual write with these offsets is committed."""
         self._expected.update(next_offsets)
 
     resume_positions = start
@@ -203,7 +201,6 @@ def _blocking_face(engine: sa.Engine | AsyncEngine) -> tuple[sa.Engine, Carry]:
 
 
 def _connection_of(tx: Any) -> sa.Connection:
-    """Return the connection of a dual write, for threads or for asyncio."""
     found = getattr(tx.connection, "sync_connection", tx.connection)
     assert isinstance(found, sa.Connection), "a dual write on SQLAlchemy has one"
     return found
@@ -225,7 +222,6 @@ class OffsetsInTransaction:
     """
 
     def of_one_consumer(self) -> Self:
-        """Return this object, which keeps no state."""
         return self
 
     async def start(self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]) -> Positions:

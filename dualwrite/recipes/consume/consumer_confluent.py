@@ -208,7 +208,6 @@ def _named(partitions: Iterable[Any]) -> set[TopicPartition]:
 
 
 def of_confluent(message: Any) -> ConsumedRecord:
-    """Return a message of confluent-kafka that is not an error."""
     return ConsumedRecord(
         message.topic(),
         message.partition(),

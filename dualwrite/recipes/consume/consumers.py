@@ -234,7 +234,6 @@ class NotingAdapter(ConsumerAdapter):
 
 
 def no_offset(partitions: Iterable[TopicPartition]) -> ConfigError:
-    """Return the error for partitions of which nothing tells where to begin."""
     names = ", ".join(f"{each.topic}-{each.partition}" for each in sorted(partitions))
     return ConfigError(
         f"neither the database nor Kafka has an offset of {names} for this group, and the consumer's auto_offset_reset "

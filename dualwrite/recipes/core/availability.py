@@ -115,7 +115,6 @@ class Away:
     problem: str
 
     def sentence(self, now_s: float) -> str:
-        """Describe the outage, for an error that is raised at `now_s`."""
         since = datetime.fromtimestamp(self.since_s, UTC)
         problem = f"; {self.problem}" if self.problem else ""
         return f"Kafka cannot be reached since {since:%Y-%m-%d %H:%M:%S} UTC ({now_s - self.since_s:.1f} s{problem})"
@@ -147,7 +146,6 @@ class Availability:
 
     @property
     def is_away(self) -> bool:
-        """Whether a block would be refused now."""
         return self.away is not None
 
     @property
@@ -170,7 +168,6 @@ class Availability:
         return self._refusal(self.away or away)
 
     def refusal(self) -> KafkaUnreachableError:
-        """Return the error for a block that is refused because Kafka is AWAY."""
         self.keep_watching()
         away = self.away
         return self._refusal(away if away is not None else Away(self._clock_s(), "it has just come back"))
@@ -201,7 +198,6 @@ class Availability:
                 watch.start(_until_present(weakref.ref(self), cluster))
 
     def close(self) -> None:
-        """Watch no longer."""
         availabilities.forget(self)
         with self._lock:
             self._is_closed = True

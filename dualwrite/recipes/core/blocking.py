@@ -21,5 +21,4 @@ def run(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 async def sleep(seconds: float) -> None:
-    """Block this thread."""
     time.sleep(seconds)  # noqa: ASYNC251 - code here has no event loop to block

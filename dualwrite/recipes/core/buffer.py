@@ -123,7 +123,6 @@ class RecordBuffer:
 
     @property
     def records(self) -> list[BufferedRecord]:
-        """The records without the offsets."""
         entries: list[Any] = self._entries
         return [entry for entry in entries if isinstance(entry, BufferedRecord)] if self._takes_offsets else [*entries]
 
@@ -181,7 +180,6 @@ class RecordBuffer:
 
     @property
     def has_offsets(self) -> bool:
-        """Whether consumed offsets are among the entries."""
         return self._takes_offsets and any(isinstance(entry, BufferedOffsets) for entry in self._entries)
 
     def close(self) -> None:
@@ -203,11 +201,9 @@ class RecordBuffer:
     # ---- savepoints -----------------------------------------------------------------------------------------
 
     def savepoint(self, name: str) -> None:
-        """Note that the database transaction has set a savepoint."""
         self._savepoints.append(_Savepoint(name, len(self._entries), len(self._refused)))
 
     def knows_savepoint(self, name: str) -> bool:
-        """Return whether a savepoint was set since this buffer began."""
         return self._newest_savepoint(name) is not None
 
     def release_savepoint(self, name: str) -> None:

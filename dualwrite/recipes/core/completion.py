@@ -216,7 +216,6 @@ class LostCommits:
         return self.unresolved
 
     async def resolve_by(self, row: PreparedTxnState) -> Resolution:
-        """Complete Kafka by the row, which was read under its lock."""
         owned, write = self._owned, self._in_question
         ours = write.prepared_state
         outcome = commit_outcome(row, ours=ours, previous=write.locked_row)

@@ -122,7 +122,6 @@ class DualWriteCoordinator:
 
     @property
     def state(self) -> SlotState:
-        """The state of the transactional id, as far as this process knows."""
         return self._slot.known.state
 
     @property
@@ -133,22 +132,18 @@ class DualWriteCoordinator:
 
     @property
     def kafka_transactional_id(self) -> str | None:
-        """The transactional id as Kafka knows it; None before the database was first queried."""
         return self.owned.kafka_id
 
     @property
     def in_doubt(self) -> PreparedTxnState:
-        """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty."""
         return self.owned.in_doubt
 
     @property
     def published_blocks(self) -> int:
-        """How many stored blocks this coordinator has published."""
         return self._blocks.published_blocks
 
     @property
     def refused(self) -> RefusedBlock | None:
-        """The owed records, or the oldest stored block, if Kafka refused them for good, as known here."""
         return self._blocks.refused
 
     # -- one dual write at a time ------------------------------------------------------------------------------

@@ -44,13 +44,11 @@ def driver_error(error: BaseException) -> BaseException:
 
 
 def sqlstate_of(error: BaseException) -> str | None:
-    """Return the SQLSTATE of a driver's error, or None if it has none."""
     found: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return found
 
 
 def driver_of(error: BaseException) -> str:
-    """Return the package of the driver that raised `error`."""
     return type(error).__module__.partition(".")[0]
 
 
@@ -88,7 +86,6 @@ def partly_failed(failure: BaseException | None, savepoint: str) -> TransactionD
 
 
 def inside_another() -> IllegalStateError:
-    """Return the error for a transaction that a dual write has already."""
     return IllegalStateError(
         "this connection already carries a dual write, and its transaction cannot decide a second one; nothing was "
         "written: send all records in one block"
@@ -96,7 +93,6 @@ def inside_another() -> IllegalStateError:
 
 
 def closed_inside() -> TransactionEndedInsideError:
-    """Return the error for a connection that was closed or lost inside the block."""
     return TransactionEndedInsideError(
         "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
         "neither database nor Kafka was changed"

@@ -50,7 +50,6 @@ class Resolution:
 
 
 def found_in(*resolutions: Resolution) -> list[Resolution]:
-    """Return the resolutions of transactions that were open."""
     return [each for each in resolutions if each.outcome is not Outcome.NOTHING]
 
 

@@ -47,7 +47,6 @@ class IdSettings:
         self.tally: Final = Tally()
 
     def new_availability(self, waiting: Waiting) -> Availability:
-        """Return the availability of Kafka as one writer finds it in one process."""
         return Availability(self._cluster, waiting.new_watch())
 
     def _new_coordinator(

@@ -42,7 +42,6 @@ class Refusal:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that finds the cause."""
         if self.concerns in (Concerns.UNREACHABLE, Concerns.LOGIN):
             return 2
         return int(self.stops_writers or self.concerns is Concerns.TOPIC)

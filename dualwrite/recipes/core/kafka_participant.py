@@ -121,7 +121,6 @@ class KafkaParticipant:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The brokers' guarantee for a prepared transaction."""
         return self._producer.guarantee
 
     async def begin(self) -> None:

@@ -106,12 +106,10 @@ def outbox_prefix_of(prefix: str) -> str:
 
 
 def outbox_id_of(prefix: str) -> str:
-    """Return the transactional id under which the outbox of a pool is published."""
     return transactional_id_of(outbox_prefix_of(prefix), 0)
 
 
 def is_outbox(transactional_id: str) -> bool:
-    """Return whether an id is that of a pool's outbox."""
     return transactional_id.endswith(_OUTBOX_ID)
 
 

@@ -173,7 +173,6 @@ def count(counted: Counted, number: int = 1, **attributes: str) -> None:
 
 
 def now_s() -> float:
-    """Return the time by which waits are measured."""
     found = instruments()
     return 0.0 if found is None else found.clock_s()
 
@@ -209,7 +208,6 @@ class Observed:
         self._by_id: dict[int, weakref.ref[Any]] = {}
 
     def add(self, each: object) -> None:
-        """Show an object from now on."""
         key, by_id = id(each), self._by_id
         by_id[key] = weakref.ref(each, lambda _: by_id.pop(key, None))
 

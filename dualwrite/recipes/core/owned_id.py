@@ -93,17 +93,14 @@ class OwnedId:
 
     @property
     def row(self) -> PreparedTxnState:
-        """The content of the state row, as `Known` has it."""
         return self.slot.known.row
 
     @property
     def in_doubt(self) -> PreparedTxnState:
-        """The dual write whose Kafka commit is not confirmed, as `Known` has it."""
         return self.slot.known.in_doubt
 
     @property
     def owed(self) -> Sequence[BufferedRecord]:
-        """The records that the next transaction of the id has to publish again, as `Known` has them."""
         return self.slot.known.owed
 
     def note_inherited(self, row: PreparedTxnState) -> None:
@@ -126,7 +123,6 @@ class OwnedId:
             raise self.fenced()
 
     def fenced(self) -> FencedError:
-        """Return the error for an id that Kafka no longer lets this process use."""
         return FencedError(
             f"this writer has lost transactional id {self.transactional_id!r}: {_WHY_FENCED}; nothing was written: "
             + (

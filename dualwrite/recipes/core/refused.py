@@ -101,14 +101,12 @@ class NewTimestamps:
         return len(self._topics) > known
 
     def of(self, records: Sequence[BufferedRecord]) -> Sequence[BufferedRecord]:
-        """Return the records as they are to be sent now."""
         if not self._topics:
             return records
         now_ms = int(time.time() * 1000)
         return [_renewed(record, now_ms) if record.topic in self._topics else record for record in records]
 
     def forget(self) -> None:
-        """Send later records with their own timestamps."""
         self._topics.clear()
 
 

@@ -257,7 +257,6 @@ async def _assert_not_repaired(
 
 
 def log_unreadable(transactional_id: str, row: PreparedTxnState, error: AuthorizationError) -> None:
-    """Log that the right to read the end of the transaction in a row is missing."""
     _log.error(_NOT_READABLE, transactional_id, row, error)
 
 

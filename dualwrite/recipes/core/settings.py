@@ -80,7 +80,6 @@ class StorePolicy:
 
     @property
     def of_outbox(self) -> StorePolicy:
-        """The policy of the id under which an outbox is published."""
         return replace(self, is_outbox=True)
 
 

@@ -19,7 +19,6 @@ class SingleId:
         self.get_ready_for_sessions = coordinator.get_ready_for_sessions
 
     def new_use(self) -> UseByBlock:
-        """Return the use of the id by one block, which has not acquired it yet."""
         return UseByBlock(self.coordinator)
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
@@ -41,7 +40,6 @@ class SingleId:
             return found_in(await self.coordinator.recover())
 
     async def close(self, timeout_s: float) -> None:
-        """Close the coordinator, as `DualWriteCoordinator.close`."""
         await self.coordinator.close(timeout_s)
         self.coordinator.owned.availability.close()
 
@@ -61,12 +59,10 @@ class UseByBlock(IdUse):
         self.roll_back = coordinator.roll_back
 
     def enter(self) -> None:
-        """Acquire the id, as `DualWriteCoordinator.acquire`."""
         self._coordinator.acquire(self)
 
     async def take_slot(self) -> None:
         """Do nothing: the block has its id from `enter` on."""
 
     def leave(self) -> None:
-        """Release the id, as `DualWriteCoordinator.release`."""
         self._coordinator.release(self)

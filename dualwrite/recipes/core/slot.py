@@ -85,7 +85,6 @@ class Slot:
 
     @property
     def state(self) -> SlotState:
-        """The state of the id."""
         return self.known.state
 
     def move(

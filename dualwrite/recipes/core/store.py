@@ -71,7 +71,6 @@ class StoredBlocks(Protocol):
     """
 
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
-        """Store one more block."""
         raise AssertionError(_CANNOT_STORE)
 
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
@@ -355,7 +354,6 @@ def _no_row(transactional_id: str) -> StateRowError:
 
 
 def newer_than_snapshot(transactional_id: str) -> SnapshotTooOldError:
-    """Return the error for a row that exists and is not in the snapshot that the transaction keeps."""
     return SnapshotTooOldError(
         f"the state row of transactional id {transactional_id!r} was created after this database transaction took its "
         "snapshot, so it cannot be locked; neither side was changed: repeat the block"
@@ -363,7 +361,6 @@ def newer_than_snapshot(transactional_id: str) -> SnapshotTooOldError:
 
 
 def not_exact(transactional_id: str, found: str) -> StateRowError:
-    """Return the error for a collation that takes two transactional ids for the same one."""
     return StateRowError(
         f"the collation of kafka_transaction_state makes transactional id {transactional_id!r} equal to {found!r}, so "
         "both would share a row; neither database nor Kafka was changed: give the column transactional_id a collation "
@@ -383,7 +380,6 @@ def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowEr
 
 
 def stayed_locked(name: str, timeout_ms: int | None, row: str = "state row of transactional id") -> RowLockTimeoutError:
-    """Return the error for a lock that was not free in time."""
     return RowLockTimeoutError(
         f"the {row} {name!r} stayed locked for {timeout_ms} ms by another database transaction; nothing was decided or "
         "written: try again when its owner has finished or died"
@@ -391,7 +387,6 @@ def stayed_locked(name: str, timeout_ms: int | None, row: str = "state row of tr
 
 
 def not_durable(transactional_id: str, row: PreparedTxnState, why: str) -> NotDurableError:
-    """Return the error for a decision that was read but may still be lost."""
     return NotDurableError(
         f"transactional id {transactional_id!r}: the database shows the decision {row}, but it may not be durable yet "
         f"({why}); nothing was sent to Kafka, nothing else was written, and the transaction stays in doubt until the "

@@ -55,7 +55,6 @@ class Uninterrupted(Protocol):
 
 
 async def direct(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry out steps in a thread, which cannot be cancelled."""
     return await steps
 
 

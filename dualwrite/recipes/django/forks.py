@@ -29,7 +29,6 @@ def abandon(connection: Any) -> None:
 
 
 def in_each_child(do: Callable[[], object]) -> None:
-    """Call `do` first in each child that is forked from now on."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=do)
 

@@ -89,7 +89,6 @@ class DjangoDualWrite(DualWrite):
 
     @property
     def entries(self) -> list[BufferedRecord]:
-        """The records so far, without rolled back ones."""
         return self.progress.records.records
 
     def decide(self) -> None:
@@ -173,7 +172,6 @@ class FailedBegin:
         return name not in self._later
 
     def doomed(self) -> TransactionDoomedError:
-        """Return the error for a COMMIT of the transaction."""
         doomed = TransactionDoomedError(
             f"a record was not accepted, because its dual write could not begin ({type(self._error).__name__}), and "
             "the error was swallowed; neither database nor Kafka is changed: let the error end the block, or send "

@@ -67,12 +67,10 @@ class DualWriteWrapper(BaseDatabaseWrapper):
         raise NotImplementedError
 
     def create_tables(self, schema_editor: Any, schema: str | None) -> None:
-        """Create missing tables of dual writes."""
         raise NotImplementedError
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection of the driver is known to be closed."""
         raise NotImplementedError
 
     def driver_errors(self) -> AbstractContextManager[None]:
@@ -124,7 +122,6 @@ class DualWriteWrapper(BaseDatabaseWrapper):
         super().close()
 
     def close_if_unusable_or_obsolete(self) -> None:
-        """Close the connection at the end of a request, if necessary."""
         self._stays_manual = False
         super().close_if_unusable_or_obsolete()
 

@@ -76,7 +76,6 @@ class PooledBlock:
 
     @property
     def slot(self) -> PooledSlot | None:
-        """The slot that the block uses."""
         return self._turn.taken
 
     def enter(self) -> None:
@@ -228,7 +227,6 @@ class OutboxBlock(PooledBlock):
         """Do nothing: the block does not use Kafka."""
 
     def leave(self) -> None:
-        """End the block, which had no turn; harmless when repeated."""
         if self._pool.is_of_this_process:
             self._pool.end_block(self)
 
@@ -295,7 +293,6 @@ class DivertedBlock(PooledBlock):
         return self.slot is None
 
     async def _divert(self, write: DualWriteProgress, why: DualWriteError | None) -> None:
-        """Commit the database with the records in it."""
         writes = self._outbox.writes
         try:
             await writes.divert(write, why)
@@ -357,7 +354,6 @@ class PoolCoordinator:
         pools.add(self)
 
     def status(self) -> PoolStatus:
-        """Return the current numbers, and totals since the pool was created."""
         counts, places, away, outbox = self.counts, self.registry.places(), self.availability.away, self.outbox
         refused = None if outbox is None else outbox.refused
         backlog = None if outbox is None else outbox.writes.backlog
@@ -390,13 +386,11 @@ class PoolCoordinator:
     # ---- blocks ---------------------------------------------------------------------------------------------
 
     def new_use(self) -> PooledBlock:
-        """Return a block, which has not begun yet."""
         if self.outbox is None:
             return PooledBlock(self)
         return (DivertedBlock if self.leases_at_commit else OutboxBlock)(self, self.outbox)
 
     def start(self) -> None:
-        """Start the background; harmless when repeated."""
         self.maintenance.start()
         if self.outbox is not None:
             self.outbox.start()
@@ -428,7 +422,6 @@ class PoolCoordinator:
             await (self.outbox.prepare() if self.leases_at_commit else self.outbox.get_ready())
 
     async def connect(self) -> None:
-        """Await `connect_first`, once."""
         connect_first = self.connect_first  # another thread may set it to None meanwhile
         if connect_first is not None:
             await connect_first()
@@ -444,12 +437,10 @@ class PoolCoordinator:
     # ---- Kafka ----------------------------------------------------------------------------------------------
 
     def assert_present(self) -> None:
-        """Raise KafkaUnreachableError if Kafka is known to be away."""
         if self.availability.away is not None:
             raise self.availability.refusal()
 
     def blocks_wait(self) -> StoredBlocksError:
-        """Return the error for a block that cannot go to the outbox, behind others that wait there."""
         return StoredBlocksError(
             f"the outbox of pool {self.prefix!r} holds blocks that could not reach Kafka, and that must be published "
             "before any later one, and consumed offsets cannot go there; neither side was changed: repeat the block "

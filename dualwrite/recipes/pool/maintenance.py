@@ -90,7 +90,6 @@ class PoolMaintenance:
 
     @property
     def refused_of_dead(self) -> tuple[RefusedBlock, ...]:
-        """Stored blocks of dead processes that Kafka has refused for good."""
         return tuple(refused for refused, _ in list(self._dead_refused.values()) if refused is not None)
 
     # ---- loops ----------------------------------------------------------------------------------------------
@@ -107,7 +106,6 @@ class PoolMaintenance:
                 self._background = heartbeat, resolver
 
     def begin_no_more(self) -> None:
-        """Let the background end after its current attempt."""
         self._stopped = True
         self._renews = False
         self._heartbeat_bell.ring()
@@ -148,7 +146,6 @@ class PoolMaintenance:
         return self._renews
 
     def wake(self) -> None:
-        """Look for work, because Kafka has come back, or has gone."""
         self._resolver_bell.ring()
 
     async def _resolve_for_ever(self, swept: bool) -> None:
@@ -423,7 +420,6 @@ class PoolMaintenance:
         return not slot.coordinator.is_complete
 
     async def _part_with(self, slot: PooledSlot, hand: Hand) -> None:
-        """Close a slot and end its lease."""
         clean = False
         try:
             clean = slot.coordinator.is_complete

@@ -199,7 +199,6 @@ class OutboxWrites:
     # ---- blocks -------------------------------------------------------------------------------------------------
 
     def assert_not_full(self) -> None:
-        """Raise StoreFullError if the backlog exceeds a limit."""
         backlog = self._backlog
         if backlog is None:
             return
@@ -234,7 +233,6 @@ class OutboxWrites:
         self._telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
     async def decide(self, write: DualWriteProgress) -> None:
-        """Commit the database, which decides."""
         try:
             await write.database.commit()
         except BaseException as error:
@@ -332,7 +330,6 @@ class OutboxWrites:
 
     @property
     def has_unresolved(self) -> bool:
-        """Whether the outcome of some blocks of this process is not known."""
         return bool(self._unresolved)
 
     async def resolve_lost(self) -> Exception | None:

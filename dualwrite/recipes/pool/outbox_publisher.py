@@ -136,11 +136,9 @@ class OutboxPublisher:
 
     @property
     def publishes(self) -> bool:
-        """Whether this process publishes now."""
         return self._coordinator is not None
 
     def wake(self) -> None:
-        """Look for work, because Kafka has come back, or has gone."""
         self._bell.ring()
 
     def _note_added(self) -> None:
@@ -186,7 +184,6 @@ class OutboxPublisher:
                     self._background.append(self._vacuum.start())
 
     async def _renew_for_ever(self) -> None:
-        """Renew the lease as long as the publisher runs."""
         while self._is_running and not self._stopped:
             await self._heartbeat_bell.wait(self._lease_s / 3)
             if self._is_running and not self._stopped:
@@ -244,7 +241,6 @@ class OutboxPublisher:
 
     @property
     def _idle_s(self) -> float:
-        """How long to wait before looking again."""
         return min(_MOST_IDLE_S, self._lease_s / 3)
 
     @property
@@ -505,7 +501,6 @@ class OutboxPublisher:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def begin_no_more(self) -> None:
-        """Let the background end after its current attempt."""
         self._stopped = True
         self._vacuum.stop()
         self._no_linger.ring()

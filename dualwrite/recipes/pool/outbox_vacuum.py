@@ -31,7 +31,6 @@ class OutboxVacuum:
         self._stopped = False
 
     def start(self) -> Background:
-        """Return the background, and start it if it does not run."""
         if self._background is None:
             self._background = self._runtime.spawn(f"{self._name}-vacuum", self._vacuum_for_ever)
         return self._background
@@ -45,7 +44,6 @@ class OutboxVacuum:
             self._bell.ring()
 
     def stop(self) -> None:
-        """Let the background end, after the VACUUM in progress."""
         self._stopped = True
         self._bell.ring()
 

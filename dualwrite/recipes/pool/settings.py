@@ -62,7 +62,6 @@ class PoolSettings(IdSettings):
     def coordinator_maker(
         self, database: Database, waiting: Waiting, availability: Availability, leases: Leases
     ) -> NewCoordinator:
-        """Return the function that creates the coordinator of a slot."""
         new = partial(self._new_coordinator, database, waiting, availability)
 
         def new_coordinator(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:

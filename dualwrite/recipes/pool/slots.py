@@ -46,7 +46,6 @@ class Turn(Hand):
 
     @property
     def taken(self) -> PooledSlot | None:
-        """The slot that the block uses; None if it has none."""
         slot = self.slot
         return slot if slot is not None and slot.place is self else None
 
@@ -124,7 +123,6 @@ class SlotRegistry:
         return len(self._blocks)
 
     def close(self) -> None:
-        """Refuse new blocks; running ones may end."""
         with self._lock:
             self.is_closed = True
 
@@ -285,7 +283,6 @@ class SlotRegistry:
             return idle
 
     def make_due(self) -> None:
-        """Make all slots that were put aside due now."""
         with self._lock:
             for slot in self._at(Place.ASIDE):
                 slot.not_before_s = 0.0
@@ -321,7 +318,6 @@ class SlotRegistry:
             return {number for number, found in self._slots.items() if isinstance(found, Hand) or _is_attended(found)}
 
     def attended(self) -> list[PooledSlot]:
-        """Return the slots that are being resolved."""
         with self._lock:
             return [slot for slot in self._every if _is_attended(slot)]
 
@@ -349,7 +345,6 @@ class SlotRegistry:
                 del self._slots[number]
 
     def numbers(self) -> set[int]:
-        """Return the numbers of the slots that this process has, or has reserved."""
         with self._lock:
             return set(self._slots)
 
@@ -363,11 +358,9 @@ class SlotRegistry:
         return [slot for _, slot in sorted(self._slots.items()) if isinstance(slot, PooledSlot)]
 
     def _at(self, place: Place) -> list[PooledSlot]:
-        """Return the slots at a place, in their order there."""
         return sorted((slot for slot in self._every if slot.place is place), key=attrgetter("order"))
 
     def remove_idle(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
-        """Remove and return those of these slots that no block uses."""
         with self._lock:
             gone = [slot for slot in slots if slot.place is Place.IDLE and self._slots.get(slot.number) is slot]
             for slot in gone:
@@ -392,7 +385,6 @@ def _is_attended(slot: PooledSlot) -> bool:
 
 
 def _is_open(slot: PooledSlot) -> bool:
-    """Return whether a slot is put aside or being resolved."""
     return slot.place is Place.ASIDE or _is_attended(slot)
 
 

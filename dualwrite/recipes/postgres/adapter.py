@@ -173,8 +173,6 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
             return await self.in_transaction(steps)  # another process created it at the same moment
 
     async def in_transaction(self, steps: Steps[TransactionT, ResultT]) -> ResultT:
-        """Carry out `steps` in a separate transaction, and commit it."""
-
         async def carried_out(transaction: TransactionT) -> ResultT:
             result = await steps(transaction)
             await transaction.commit()
@@ -240,7 +238,6 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
         return self._default_isolation
 
     async def assert_holds(self, transaction: TransactionT) -> None:
-        """Raise IllegalStateError if a transaction runs in another database than our own connections."""
         await self._assert_here(await transaction.location())
 
     async def _assert_here(self, location: str) -> None:

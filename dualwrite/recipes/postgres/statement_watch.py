@@ -71,12 +71,10 @@ class StatementWatch(ABC):
             raise TransactionEndedInsideError(_BEYOND)
 
     def assert_open(self) -> None:
-        """Raise IllegalStateError if the decision is being made, or was made."""
         if self._is_closed:
             raise IllegalStateError(TOO_LATE)
 
     def assert_nothing_refused(self) -> None:
-        """Raise TransactionDoomedError if a part of the block has failed."""
         failure = self._refused_ending or self._records.refused
         if failure is not None:
             raise doomed_by(failure)

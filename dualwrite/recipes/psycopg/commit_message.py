@@ -183,7 +183,6 @@ class _Statement(NamedTuple):
     name: bytes
 
     def bound(self, connection: AnyConnection, values: Mapping[str, str | None]) -> list[bytes | None]:
-        """Return the values of the parameters, in order."""
         return [
             None if value is None else value.encode(_ASCII) if value.isascii() else encoded(connection, value)
             for value in map(values.__getitem__, self.names)

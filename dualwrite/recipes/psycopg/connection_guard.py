@@ -53,7 +53,6 @@ def is_idle(connection: AnyConnection) -> bool:
 
 
 def is_in_transaction(connection: AnyConnection) -> bool:
-    """Return whether a connection is in a transaction, which may have failed."""
     return connection.pgconn.transaction_status in (_INTRANS, _INERROR)
 
 

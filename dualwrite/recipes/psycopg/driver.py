@@ -62,7 +62,6 @@ def drop(connection: AnyConnection) -> None:
 
 
 def configure_function(pool: Any) -> Any:
-    """Return the function that a psycopg_pool calls for each new connection; None if it has none."""
     return pool._configure  # noqa: SLF001
 
 
@@ -185,7 +184,6 @@ def first_text(connection: AnyConnection, answer: PGresult) -> str | None:
 
 
 def first_texts(connection: AnyConnection, answer: PGresult) -> list[str | None] | None:
-    """Return the first row of a response; None if there is none."""
     if not answer.ntuples:
         return None
     values = [answer.get_value(0, column) for column in range(answer.nfields)]
@@ -193,7 +191,6 @@ def first_texts(connection: AnyConnection, answer: PGresult) -> list[str | None]
 
 
 def text_of(connection: AnyConnection, value: bytes | None) -> str | None:
-    """Return a value of a response in text format."""
     if value is None:
         return None
     return value.decode(_ASCII if value.isascii() else encoding_of(connection), errors="replace")
@@ -265,7 +262,6 @@ class _MarkedStart:
 
 
 def isolation_name(level: int) -> str:
-    """Return the SQL name of a psycopg isolation level."""
     return psycopg.IsolationLevel(level).name.replace("_", " ")
 
 

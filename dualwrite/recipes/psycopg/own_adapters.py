@@ -52,5 +52,4 @@ def cursor_of(connection: _AnyConnection) -> Any:
 
 
 def use_own_adapters(cursor: Any) -> None:
-    """Make a cursor execute and read with our own adapters."""
     cursor._adapters = adapt.AdaptersMap(_OWN)  # noqa: SLF001 - has no public name

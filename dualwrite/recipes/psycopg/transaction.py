@@ -136,8 +136,6 @@ class PsycopgTransaction(PostgresTransaction):
 
 
 class PsycopgDatabase(PostgresDatabase[PsycopgTransaction]):
-    """`Database` on psycopg's connections."""
-
     errors = (psycopg.Error,)
     transaction_class = PsycopgTransaction
 

@@ -37,7 +37,6 @@ class LogEnds:
         return ParticipantProducer(**self._connection)
 
     def close(self) -> None:
-        """Close the connection; idempotent."""
         if "_reader" in vars(self):
             self._reader.close()
 

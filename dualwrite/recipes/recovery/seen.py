@@ -31,7 +31,6 @@ class Cluster(NamedTuple):
 
 
 def cluster_of(admin: TransactionAdmin, *, timeout_ms: int | None = None) -> Cluster:
-    """Ask which cluster answers."""
     features = admin.describe_features().values()
     return Cluster(
         admin.describe_cluster(timeout_ms=timeout_ms).cluster_id or "",
@@ -74,7 +73,6 @@ class Seen:
 
     @cached_property
     def stored(self) -> PreparedTxnState:
-        """The prepared state in the row, empty without one."""
         return PreparedTxnState(self.row.state)
 
     @cached_property
@@ -174,7 +172,6 @@ class Seen:
 
     @property
     def is_committed(self) -> bool:
-        """Whether the coordinator says that the transaction in the row is committed."""
         return self.finding is Finding.COMMITTED
 
     @property

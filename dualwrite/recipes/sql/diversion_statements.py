@@ -97,7 +97,6 @@ class DiversionRow:
         self._values: Final = {"id": name}
 
     async def create(self) -> None:
-        """Insert the rows unless they exist."""
         for select, insert in ((_SELECT, self._dialect.insert), (_SELECT_ASKED, (_INSERT_ASKED,))):
             if not await self._statements.rows(select, self._values):
                 for statement in insert:

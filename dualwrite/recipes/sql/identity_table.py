@@ -40,7 +40,6 @@ class Place:
     database: str | None = None
 
     def is_other_than(self, other: Place) -> bool:
-        """Return whether a part that both places know differs."""
         return _differ(self.server, other.server) or _differ(self.database, other.database)
 
     def __str__(self) -> str:

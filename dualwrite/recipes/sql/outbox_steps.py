@@ -197,7 +197,6 @@ def as_last_batch(kept_as: Sent | None) -> dict[str, Any]:
 
 
 def gone(transactional_id: str, what: str) -> StateRowError:
-    """Return the error for a row that is gone, or has changed, under the lock."""
     return StateRowError(
         f"a block of {transactional_id!r} is missing from {OUTBOX_TABLE}, although the state row of the id is locked: "
         f"another program writes to this table; {what}"

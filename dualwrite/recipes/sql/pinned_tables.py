@@ -98,7 +98,6 @@ class OnTables(ABC):
         """Return whether one of our tables exists."""
 
     async def first_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Return the first row of a statement; None if it has none."""
         found = await self.rows(sql, values)
         return found[0] if found else None
 
@@ -133,7 +132,6 @@ _OID_NOW: Final = (
 
 
 def quoted(name: str) -> str:
-    """Return a name quoted as an identifier of PostgreSQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -193,7 +191,6 @@ def assert_still_there(pinned: PinnedTables) -> Query[None]:
 
 
 def table_replaced(pinned: PinnedTables) -> StateTableError:
-    """Return the error for a pinned table that was dropped or replaced."""
     return StateTableError(
         f"the table {pinned.schema}.{STATE_TABLE} was dropped or replaced since this writer first used it; nothing "
         "was written: its rows were the only record of decisions that Kafka has not completed yet. Restore it from a "

@@ -210,7 +210,6 @@ class BeforeCommit(NamedTuple):
 
     @property
     def script(self) -> str:
-        """The message as one text, without parameters."""
         return f"{with_literals(self.sql, self.values)}; COMMIT"
 
 

@@ -100,7 +100,6 @@ class PostgresSteps(OnTables):
         return value
 
     def _note_id(self, transactional_id: str) -> None:
-        """Note the id, for the log."""
         self._transactional_id = transactional_id
 
     # -- the lock -----------------------------------------------------------------------------------------------------
@@ -233,7 +232,6 @@ class PostgresSteps(OnTables):
         return True
 
     async def query(self, steps: Query[ResultT]) -> ResultT:
-        """Execute the statements of `steps`, and return their result."""
         try:
             statement = next(steps)
             while True:

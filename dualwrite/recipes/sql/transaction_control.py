@@ -74,7 +74,6 @@ class Refused(Enum):
         self.instead = instead
 
     def error(self, text: str) -> TransactionEndedInsideError:
-        """Return the error for a text that was not sent."""
         shown = text.strip()
         shown = repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...")
         return TransactionEndedInsideError(

@@ -135,7 +135,6 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
             raise
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemySteps:
-        """Wrap a transaction begun elsewhere for the steps of a dual write."""
         store = self._store
         return store.steps_class(transaction.connection, store.pin, self._carry, transaction)
 
@@ -213,7 +212,6 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
     # ---- for pools ------------------------------------------------------------------------------------------
 
     def begin_life(self) -> None:
-        """Create the background's engine and the database on it, for this process."""
         engine = self.background_engine = background_engine(self.engine)
         watch(engine)
         self.database = self._new_database(engine)

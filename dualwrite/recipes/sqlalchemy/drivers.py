@@ -138,7 +138,6 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
 
 
 def terminate(dialect: sa.Dialect, connection: Any) -> None:
-    """Close a driver's connection whose ROLLBACK has failed, so that the database rolls back at once."""
     if dialect.name != "sqlite":  # which may have one connection alone, with a database in memory
         try:
             dialect.do_terminate(getattr(connection, "dbapi_connection", connection))
@@ -187,8 +186,6 @@ def mark_late(connection: sa.Connection) -> None:
 
 
 def after_statement(context: Any, call: Callable[[], None]) -> None:
-    """Call a function when the statement of an execution context has succeeded."""
-
     def called_after() -> None:
         del context.post_exec  # uncovers the dialect's own method
         call()
@@ -292,7 +289,6 @@ def assert_holds_locks(connection: sa.Connection, driver: Any) -> None:
 
 
 def autocommit() -> IllegalStateError:
-    """Return the error for a connection that cannot hold a lock."""
     return IllegalStateError(
         "the database connection is in autocommit mode, in which a row lock ends with its own statement; "
         "nothing was written: use a connection with transactions for dual writes"

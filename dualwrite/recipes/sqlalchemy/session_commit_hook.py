@@ -82,7 +82,6 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self.rolled_back()
 
     def rolled_back(self) -> None:
-        """Note that the transaction is over, and was not committed."""
         if self._has_ended or self._belongs_to_the_parent:
             return
         self._has_ended = True

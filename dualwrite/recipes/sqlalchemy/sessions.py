@@ -255,7 +255,6 @@ class _SessionWrite(DualWrite):
         transaction.write = self
 
     def decide(self) -> None:
-        """Commit both sides, because COMMIT was requested."""
         write, carry_out = self.progress, self._writer.backend.carry_out
         try:
             carry_out(commit_at_end(write, self._writer.slots.commit_in_turn))
@@ -270,7 +269,6 @@ class _SessionWrite(DualWrite):
             write.records.close()
 
     def drop(self) -> None:
-        """Drop the records, because the transaction is rolled back."""
         records = self.progress.records
         if records:
             _log.debug("%d records are dropped, because their database transaction is rolled back", len(records))

@@ -28,8 +28,6 @@ _log = logging.getLogger(__name__)
 
 
 class _PoolWithEngine(DualWriter):
-    """A pool that owns its engine."""
-
     def close(self, timeout_s: float = 30.0) -> None:
         super().close(timeout_s)
         self.backend.engine.dispose()
