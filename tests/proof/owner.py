@@ -35,7 +35,7 @@ from dualwrite.errors import (
 )
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.availability import Availability, TaskWatch
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_identity import DatabaseIdentity
@@ -508,8 +508,8 @@ def _unreachable() -> KafkaUnreachableError:
     return KafkaUnreachableError("no broker could be reached")
 
 
-class NoWatch:
-    """A `KafkaWatch` that runs nothing: the world says when Kafka is back."""
+class NoWatch(TaskWatch):
+    """Runs nothing: the world says when Kafka is back."""
 
     is_running = True
 

@@ -18,7 +18,6 @@ from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import id_settings
 from dualwrite.recipes.core.availability import Availability
-from dualwrite.recipes.core.bells import Bell
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -26,7 +25,7 @@ from dualwrite.recipes.core.store import NO_STORED_BLOCKS, state_in, stayed_lock
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
-from dualwrite.recipes.pool.runtime import Background, Steps
+from dualwrite.recipes.pool.runtime import Steps
 from dualwrite.recipes.pool.settings import PoolSettings
 from tests.proof.automaton import DatabaseGone, Program, Said, ask
 from tests.proof.clock import Clock
@@ -233,13 +232,13 @@ class _NoBackground:
 class OneThread:
     """A `Runtime` whose background acts only on order."""
 
-    def bell(self) -> Bell:
+    def bell(self) -> Any:
         return _NoBell()
 
     def lock(self) -> AbstractAsyncContextManager[object]:
         return nullcontext()
 
-    def spawn(self, name: str, steps: Steps) -> Background:
+    def spawn(self, name: str, steps: Steps) -> Any:
         return _NoBackground()
 
     async def carry_out(self, name: str, steps: Steps) -> None:
@@ -293,7 +292,8 @@ class PooledProcess:
         self._settings: Final = CheckedSettings(clock, **settings)
         self._availability = Availability(None, NoWatch(), clock.monotonic)
         common: tuple[Any, Any, Any] = database, waiting, self._availability
-        leases, runtime = CheckedLeases(), OneThread()
+        leases = CheckedLeases()
+        runtime: Any = OneThread()
         self._pool: Final = PoolCoordinator(
             self._settings,
             leases=leases,

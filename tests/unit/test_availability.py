@@ -17,20 +17,25 @@ from dualwrite.recipes.core.availability import Availability, Steps, TaskWatch
 CLUSTER = ClusterSettings((("127.0.0.1", 1),))
 
 
-class Watch:
+class Watch(TaskWatch):
     """Counts its starts."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.starts = 0
-        self.is_running = False
+        self.runs = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.runs
 
     def start(self, steps: Steps) -> None:
         steps.close()
         self.starts += 1
-        self.is_running = True
+        self.runs = True
 
     def stop(self) -> None:
-        self.is_running = False
+        self.runs = False
 
 
 class World:
@@ -97,7 +102,7 @@ def test_an_ended_watch_is_started_again_by_a_refused_block() -> None:
     """In a forked child, or when the loop was another one."""
     world = World()
     world.note()
-    world.watch.is_running = False
+    world.watch.runs = False
     world.availability.refusal()
     world.availability.refusal()
     assert world.watch.starts == 2
@@ -105,7 +110,7 @@ def test_an_ended_watch_is_started_again_by_a_refused_block() -> None:
 
 def test_closed() -> None:
     world = World()
-    world.watch.is_running = True
+    world.watch.runs = True
     world.availability.close()
     assert not world.watch.is_running
     assert "neither side was changed" in world.note()

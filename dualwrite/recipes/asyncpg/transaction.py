@@ -17,7 +17,6 @@ from dualwrite.recipes.postgres.statement_watch import NOT_READY
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres import ISOLATION
-from dualwrite.recipes.sql.postgres_steps import RequiredPlace
 
 
 class AsyncpgTransaction(PostgresTransaction):
@@ -34,7 +33,7 @@ class AsyncpgTransaction(PostgresTransaction):
         records: RecordBuffer,
         of: Connections | None,
         pin: Pin,
-        must_be_in: RequiredPlace | None = None,
+        must_be_in: Any = None,
     ) -> None:
         self._raw = driver.unwrapped(connection)
         assert_can_begin(self._raw)

@@ -22,14 +22,12 @@ from typing import Any, Self, TypeAlias, Unpack, overload
 
 import asyncpg
 
-from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.asyncpg.backend import AsyncpgDriver
-from dualwrite.recipes.core.dual_write import DualWrite, Resolution
+from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.pool.settings import PoolSettings, ids_in
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.postgres.statement_watch import TOO_LATE
+from dualwrite.recipes.postgres.backend import OnDriver, PostgresBackend
 from dualwrite.recipes.writer import TaskWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
@@ -39,20 +37,8 @@ Source: TypeAlias = str | asyncpg.Pool | Callable[[], asyncpg.Connection | Await
 """The sources of connections."""
 
 
-class AsyncpgDualTransaction(DualWrite):
+class AsyncpgDualTransaction(OnDriver[asyncpg.Connection]):
     """One dual write, as yielded by `AsyncpgDualWriter.transaction()`. `send` needs no await."""
-
-    @property
-    def connection(self) -> asyncpg.Connection:
-        """The connection whose transaction is the decision, or its pool's proxy of it.
-
-        `connection.transaction()` inside is a savepoint.
-        """
-        if self.progress.records.is_closed:
-            raise IllegalStateError(TOO_LATE)
-        transaction: Any = self.progress.database
-        connection: asyncpg.Connection = transaction.connection
-        return connection
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.client.io_thread import this_process
 from dualwrite.errors import KafkaUnreachableError
@@ -34,21 +34,9 @@ _log = logging.getLogger(__name__)
 Steps = Coroutine[Any, Any, None]
 
 
-class KafkaWatch(Protocol):
-    """Runs the steps that wait for Kafka, beside the dual writes."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the steps run in this process, and in the caller's loop if it has one."""
-
-    def start(self, steps: Steps) -> None:
-        """Run `steps` instead of those that were started before."""
-
-    def stop(self) -> None:
-        """End the steps."""
-
-
 class IoThreadWatch:
+    """Runs steps beside the dual writes; those that were started before end. `is_running`: in this process."""
+
     def __init__(self) -> None:
         self._running: Future[None] | None = None
         self._generation = this_process.generation
@@ -72,6 +60,8 @@ class IoThreadWatch:
 
 
 class TaskWatch:
+    """The same for the loop of the caller."""
+
     def __init__(self) -> None:
         self._running: asyncio.Task[None] | None = None
 
@@ -91,6 +81,9 @@ class TaskWatch:
         if self._running is not None:
             with suppress(RuntimeError):  # its loop is closed
                 self._running.cancel()
+
+
+KafkaWatch = IoThreadWatch | TaskWatch
 
 
 def here() -> object:

@@ -1,19 +1,9 @@
-"""Events to wait for, in a thread or in an asyncio task."""
+"""Events for one waiting thread or asyncio task. A ring is remembered if none waits."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Protocol
-
-
-class Bell(Protocol):
-    """An event for one waiting thread or task. A ring is remembered if none waits."""
-
-    def ring(self) -> None: ...
-
-    async def wait(self, timeout_s: float | None) -> None:
-        """Wait until the bell rings or the time limit has passed."""
 
 
 class ThreadBell:
@@ -60,6 +50,9 @@ class TaskBell:
             self._waiter = None
             if timer is not None:
                 timer.cancel()
+
+
+Bell = ThreadBell | TaskBell
 
 
 def _end(waiter: asyncio.Future[None]) -> None:

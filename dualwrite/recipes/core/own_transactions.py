@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from dualwrite.guarded import cleaning_up_after
+from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
-
-class Endable(Protocol):
-    """A database transaction; both methods are harmless when repeated."""
-
-    def rollback(self) -> Awaitable[None]: ...
-    def close(self) -> Awaitable[None]: ...
-
-
-TransactionT = TypeVar("TransactionT", bound=Endable)
+TransactionT = TypeVar("TransactionT", bound=DatabaseTransaction)
 ResultT = TypeVar("ResultT")
 
 
@@ -42,7 +35,7 @@ async def in_own_transaction(
             raise
 
 
-async def _end(database: Endable) -> Any:
+async def _end(database: DatabaseTransaction) -> None:
     try:
         await database.rollback()
     finally:

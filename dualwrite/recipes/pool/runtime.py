@@ -5,33 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.bells import Bell, TaskBell, ThreadBell
+from dualwrite.recipes.core.bells import TaskBell, ThreadBell
 
 Steps = Callable[[], Coroutine[Any, Any, None]]
 
 _SECONDS_TO_CLEAN_UP: Final = 1.0
 """How long a cancelled task may take to roll back; a database that hangs holds it up."""
-
-
-class Background(Protocol):
-    """Work that runs in the background of the dual writes."""
-
-    async def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, at most `timeout_s` seconds. A task is cancelled then; a thread goes on."""
-
-
-class Runtime(Protocol):
-    def bell(self) -> Bell: ...
-
-    def lock(self) -> AbstractAsyncContextManager[object]:
-        """Return a lock, for an `async with` in one thread or task at a time."""
-
-    def spawn(self, name: str, steps: Steps) -> Background:
-        """Run `steps` in the background."""
 
 
 class _ThreadLock:
@@ -51,6 +33,7 @@ class _BackgroundThread:
         self._thread.start()
 
     async def join(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` seconds until it has ended; then it goes on."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
@@ -68,6 +51,7 @@ class _BackgroundTask:
         self._task = asyncio.get_running_loop().create_task(steps(), name=name)
 
     async def join(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` seconds until it has ended; then it is cancelled."""
         if self._task.get_loop() is not asyncio.get_running_loop():
             return  # that loop has ended, and the task with it, or is not run while this one is
         await asyncio.wait([self._task], timeout=timeout_s)
@@ -81,3 +65,7 @@ class TaskRuntime:
     bell = TaskBell
     lock = asyncio.Lock
     spawn = _BackgroundTask
+
+
+Runtime = ThreadRuntime | TaskRuntime
+Background = _BackgroundThread | _BackgroundTask

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError
@@ -29,11 +29,8 @@ _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
 """How long the background waits for a row that the connection of a dead process may still lock."""
 
 
-class NewCoordinator(Protocol):
-    """Creates the coordinator of one slot."""
-
-    def __call__(self, slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
-        """Return a coordinator for dual writes, or with `recovery` one that resolves a dead process's transaction."""
+NewCoordinator = Callable[..., DualWriteCoordinator]
+"""Creates the coordinator of a slot, or with `recovery=True` one that resolves a dead process's transaction."""
 
 
 class PoolSettings(IdSettings):

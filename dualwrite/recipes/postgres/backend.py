@@ -16,6 +16,7 @@ from dualwrite.recipes.core.settings import WritingSettings
 from dualwrite.recipes.core.waiting import Uninterrupted, Waiting, settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections, KeptConnections
+from dualwrite.recipes.postgres.statement_watch import TOO_LATE
 from dualwrite.recipes.postgres.transaction import TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import Pin, checked_schema
@@ -24,6 +25,23 @@ from dualwrite.recipes.writer import Use
 ConnectionT = TypeVar("ConnectionT")
 TxT = TypeVar("TxT", bound=DualWrite)
 ResultT = TypeVar("ResultT")
+
+
+class OnDriver(DualWrite, Generic[ConnectionT]):
+    """One dual write on the connection of a driver."""
+
+    @property
+    def connection(self) -> ConnectionT:
+        """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint.
+
+        For a pool of asyncpg it is the pool's proxy of the connection.
+        """
+        if self.progress.records.is_closed:
+            raise IllegalStateError(TOO_LATE)
+        transaction: Any = self.progress.database
+        connection: ConnectionT = transaction.connection
+        return connection
+
 
 _KEPT_BESIDE: Final = 2
 """Connections kept for the background of a pool; more are opened when needed, and closed after use."""

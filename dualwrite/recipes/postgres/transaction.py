@@ -45,7 +45,7 @@ from dualwrite.recipes.sql.postgres import (
     new_mark,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
-from dualwrite.recipes.sql.postgres_steps import HAS_TABLE, CommitMessage, PostgresSteps, Refusals, RequiredPlace
+from dualwrite.recipes.sql.postgres_steps import HAS_TABLE, CommitMessage, PostgresSteps, Refusals
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class PostgresTransaction(PostgresSteps):
         watch: StatementWatch,
         of: Connections | None,
         pin: Pin,
-        must_be_in: RequiredPlace | None = None,
+        must_be_in: Any = None,
     ) -> None:
         self.pin = pin
         self._must_be_in = must_be_in

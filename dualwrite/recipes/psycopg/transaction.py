@@ -32,7 +32,6 @@ from dualwrite.recipes.psycopg.driver import (
 from dualwrite.recipes.psycopg.own_adapters import cursor_of
 from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sql.postgres import LOCATION
-from dualwrite.recipes.sql.postgres_steps import RequiredPlace
 
 
 class PsycopgTransaction(PostgresTransaction):
@@ -50,7 +49,7 @@ class PsycopgTransaction(PostgresTransaction):
         records: RecordBuffer,
         of: Connections | None,
         pin: Pin,
-        must_be_in: RequiredPlace | None = None,
+        must_be_in: Any = None,
     ) -> None:
         assert_can_begin(connection)
         super().__init__(connection, Watch(connection, records), of, pin, must_be_in)

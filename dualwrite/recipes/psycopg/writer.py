@@ -24,13 +24,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack, overload
 
 import psycopg
 
-from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.core.dual_write import DualWrite, Resolution
+from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.postgres.statement_watch import TOO_LATE
+from dualwrite.recipes.postgres.backend import OnDriver, PostgresBackend
 from dualwrite.recipes.psycopg.backend import PsycopgDriver
 from dualwrite.recipes.writer import ThreadWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
@@ -44,17 +42,8 @@ Source: TypeAlias = "str | ConnectionPool[Any] | Callable[[], psycopg.Connection
 """The sources of connections."""
 
 
-class PsycopgDualTransaction(DualWrite):
+class PsycopgDualTransaction(OnDriver[psycopg.Connection[Any]]):
     """One dual write, as yielded by `PsycopgDualWriter.transaction()`."""
-
-    @property
-    def connection(self) -> psycopg.Connection[Any]:
-        """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint."""
-        if self.progress.records.is_closed:
-            raise IllegalStateError(TOO_LATE)
-        transaction: Any = self.progress.database
-        connection: psycopg.Connection[Any] = transaction.connection
-        return connection
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack, overload
 
 import psycopg
 
-from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.core.dual_write import DualWrite, Resolution
+from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.waiting import TASKS
 from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.postgres.backend import PostgresBackend
-from dualwrite.recipes.postgres.statement_watch import TOO_LATE
+from dualwrite.recipes.postgres.backend import OnDriver, PostgresBackend
 from dualwrite.recipes.psycopg.backend import PsycopgDriver
 from dualwrite.recipes.writer import TaskWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
@@ -39,17 +37,8 @@ Source: TypeAlias = (
 """The sources of connections."""
 
 
-class AsyncPsycopgDualTransaction(DualWrite):
+class AsyncPsycopgDualTransaction(OnDriver[psycopg.AsyncConnection[Any]]):
     """One dual write, as yielded by `AsyncPsycopgDualWriter.transaction()`. `send` needs no await."""
-
-    @property
-    def connection(self) -> psycopg.AsyncConnection[Any]:
-        """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint."""
-        if self.progress.records.is_closed:
-            raise IllegalStateError(TOO_LATE)
-        transaction: Any = self.progress.database
-        connection: psycopg.AsyncConnection[Any] = transaction.connection
-        return connection
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from dualwrite.errors import RowLockTimeoutError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
@@ -44,17 +44,6 @@ ResultT = TypeVar("ResultT")
 HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 
 
-class RequiredPlace(Protocol):
-    """The server and database in which a transaction must run."""
-
-    @property
-    def location(self) -> str | None:
-        """The value that `PostgresTransaction.location` returns; None before it was queried."""
-
-    async def assert_holds(self, transaction: Any) -> None:
-        """Raise IllegalStateError if `transaction` runs elsewhere."""
-
-
 class PostgresSteps(OnTables):
     """The statements of a dual write in one transaction, in the order in which `DatabaseTransaction` has them."""
 
@@ -66,7 +55,8 @@ class PostgresSteps(OnTables):
     mark: str
     """The mark that was set with the transaction's BEGIN, empty if none was."""
 
-    _must_be_in: RequiredPlace | None = None
+    _must_be_in: Any = None
+    """The `PostgresDatabase` in which the transaction must run, as its `location` says; None: any."""
     _transactional_id: str | None = None
 
     # -- implemented by each driver, with `rows` and `changed`: statements of our own, which no watch sees ------------
