@@ -14,7 +14,7 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.recipes.recovery import service
 from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from tests.cli.conftest import Call
 from tests.cli.test_recover import options
 from tests.crash.scenario import Scenario
@@ -40,7 +40,7 @@ def outbox_of(scenario: Scenario) -> str:
 
 
 def kafka_id_of(scenario: Scenario) -> str:
-    return SqlAlchemyStateStore(scenario.database.engine, None).identity(may_make=False).kafka_id(outbox_of(scenario))
+    return SqlAlchemyDatabase(scenario.database.engine, None).identity(may_make=False).kafka_id(outbox_of(scenario))
 
 
 def execute(scenario: Scenario, sql: str) -> None:

@@ -14,6 +14,7 @@ from dualwrite.errors import OutcomeUnknown
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
@@ -121,7 +122,7 @@ class ScenarioOf(Generic[WriterT]):
         producer.begin_transaction()
         engine = self.database.aside
         store = RowStore(engine)
-        store.ensure_row(self.transactional_id)
+        blocking.run(store.ensure_row(self.transactional_id))
         bodies = event_texts(f"before {number}")
         with engine.connect() as connection:
             row = store.lock(connection, self.transactional_id, timeout_ms=None)

@@ -17,6 +17,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.decisions.database_safety import NAMES, Answers, answer_for, of_mysql, of_postgres, of_sqlite
 from dualwrite.errors import ConfigError, NotDurableError, UnsafeDatabaseError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import WITNESS_ID
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -152,18 +153,18 @@ def test_an_engine_is_checked_once(
 def test_a_row_of_mariadb_is_made_durable_while_its_lock_is_held(mariadb: MariaDbDatabase) -> None:
     create_state_table(mariadb.engine)
     store = RowStore(mariadb.engine)
-    store.ensure_row("t")
+    blocking.run(store.ensure_row("t"))
     with mariadb.engine.begin() as connection:
         store.lock(connection, "t", timeout_ms=None)
         store.write(connection, "t", previous=PreparedTxnState(), new=STATE, manifest="")
     with mariadb.engine.connect() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == STATE
-        store.make_durable("t", STATE, timeout_ms=5_000)
+        blocking.run(store.make_durable("t", STATE, timeout_ms=5_000))
         first = witnessed_at(mariadb)
-        store.make_durable("t", STATE, timeout_ms=5_000)
+        blocking.run(store.make_durable("t", STATE, timeout_ms=5_000))
         assert witnessed_at(mariadb) > first  # an UPDATE that changes nothing would not reach the binary log
         with pytest.raises(NotDurableError, match="finds '42:7' in its row"):
-            store.make_durable("t", PreparedTxnState("42:8"), timeout_ms=5_000)
+            blocking.run(store.make_durable("t", PreparedTxnState("42:8"), timeout_ms=5_000))
 
 
 def witnessed_at(database: MariaDbDatabase) -> datetime:
@@ -208,9 +209,9 @@ def test_a_row_of_sqlite_is_made_durable_while_its_lock_is_held(tmp_path: Path) 
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     create_state_table(database.engine)
     store = RowStore(database.engine)
-    store.ensure_row("t")
+    blocking.run(store.ensure_row("t"))
     with database.engine.connect() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == PreparedTxnState()
-        store.make_durable("t", PreparedTxnState(), timeout_ms=1_000)
+        blocking.run(store.make_durable("t", PreparedTxnState(), timeout_ms=1_000))
         connection.rollback()
     database.close()

@@ -24,7 +24,7 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy import tables
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
@@ -243,7 +243,7 @@ def test_a_recreated_table_is_reported(servers: str, tenants: sa.URL, kind: str)
         with pytest.raises(StateTableError, match="dropped"), writer.transaction() as tx:
             tx.send(TOPIC, value="without a table")
         create_state_table(engine_of(tenants), "a")
-        SqlAlchemyStateStore(engine_of(tenants), "a").ensure_row("t")
+        blocking.run(SqlAlchemyDatabase(engine_of(tenants), "a").ensure_row("t"))
         with pytest.raises(StateTableError, match="replaced"), writer.transaction() as tx:
             tx.send(TOPIC, value="with another table")
     assert in_topic(servers) == ["first"]
@@ -358,12 +358,12 @@ def test_a_copy_adopted_as_moved_completes_the_decisions_of_the_original(
 def test_nothing_is_adopted_where_nothing_was_moved(tenants: sa.URL) -> None:
     engine = engine_of(tenants)
     create_state_table(engine, "a")
-    before = SqlAlchemyStateStore(engine, "a").identity()
+    before = SqlAlchemyDatabase(engine, "a").identity()
     with pytest.raises(IllegalStateError, match="nothing was changed"):
         adopt(engine, "copied", schema="a")
-    assert SqlAlchemyStateStore(engine, "a").identity() == before
+    assert SqlAlchemyDatabase(engine, "a").identity() == before
     adopted = adopt(engine, "copied", schema="a", force=True)
-    assert SqlAlchemyStateStore(engine, "a").identity().suffix == adopted.suffix != before.suffix
+    assert SqlAlchemyDatabase(engine, "a").identity().suffix == adopted.suffix != before.suffix
 
 
 def test_decisions_without_the_identity_of_their_database(servers: str, tmp_path: Path) -> None:
@@ -386,17 +386,17 @@ def test_a_process_decides_between_two_readings_of_another(servers: str, tmp_pat
     engine = sqlite(tmp_path, "ours")
     with DualWriter(engine, bootstrap_servers=servers, transactional_id="t") as writer, writer.transaction() as tx:
         tx.send(TOPIC, value="x")
-    made = SqlAlchemyStateStore(engine).identity()
+    made = SqlAlchemyDatabase(engine).identity()
     looks = mock.Mock(wraps=tables.found_identity, side_effect=[None, mock.DEFAULT])
     with mock.patch.object(tables, "found_identity", looks):
-        assert SqlAlchemyStateStore(engine).identity() == made
+        assert SqlAlchemyDatabase(engine).identity() == made
 
 
 def test_many_processes_make_one_identity(postgres: PostgresDatabase) -> None:
 
     def first_use(_: int) -> DatabaseIdentity:
         create_state_table(postgres.aside)
-        return SqlAlchemyStateStore(postgres.aside).identity()
+        return SqlAlchemyDatabase(postgres.aside).identity()
 
     with ThreadPoolExecutor(8) as threads:
         found = set(threads.map(first_use, range(8)))

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import Lease
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, create_state_table
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, kafka_transaction_lease
 from tests.support.databases import Database
 
@@ -74,9 +74,9 @@ def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(
 def test_rows_of_the_state_table_without_a_lease_are_adopted(database: Database, ours: SqlAlchemyLeases) -> None:
     blocking.run(ours.adopt())  # neither table is there
     create_state_table(database.engine)
-    store = SqlAlchemyStateStore(database.engine)
+    store = SqlAlchemyDatabase(database.engine)
     for transactional_id in ("p-0", "p-3", "p-x", "p_-1", "q-1", "p-eu-2", "p", "P-5", "p-07"):
-        store.ensure_row(transactional_id)
+        blocking.run(store.ensure_row(transactional_id))
     blocking.run(ours.add(3))
     blocking.run(ours.adopt())
     blocking.run(ours.adopt())

@@ -18,8 +18,8 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.events import watch
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.key_value_stores import in_directory

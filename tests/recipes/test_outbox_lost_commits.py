@@ -24,7 +24,7 @@ from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sql.outbox_steps import PUBLISHED_KEPT_MS
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import InjectedError
 from tests.recipes.outboxes import (

@@ -27,7 +27,7 @@ from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.recovery.service import Action
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.tiers import BOUNDED, BY_STORED_PAIR
 from tests.recipes.repairs import FOREIGN, Site, Way, acknowledge, let_end, nodes_for, site_of, sqlite_store, ways_of
@@ -118,7 +118,7 @@ def test_an_open_transaction_is_not_aborted_by_a_database_that_may_be_outdated(
 
     site.falls_asleep(PausePoint.AFTER_PREPARE, lambda writer: write(writer, "open"))
     with monkeypatch.context() as patched, site.writer() as writer:
-        patched.setattr(SqlAlchemyStateStore, "make_durable", is_cut_off)
+        patched.setattr(SqlAlchemyDatabase, "make_durable", is_cut_off)
         with pytest.raises(NotDurableError):
             writer.recover()
     assert site.world.described(site.kafka_id)[0] == "Ongoing"

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy import mysql_row_lock
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.testing.conformance.row_store import RowStore
@@ -27,7 +28,7 @@ FIRST = PreparedTxnState("42:7")
 def store(database: Database) -> RowStore:
     create_state_table(database.engine)
     store = RowStore(database.engine)
-    store.ensure_row("t")
+    blocking.run(store.ensure_row("t"))
     return store
 
 
@@ -46,7 +47,7 @@ def test_proving_durability_needs_no_logger(
     asked_for = Mock(wraps=logging.getLogger)
     with monkeypatch.context() as patched:
         patched.setattr(logging, "getLogger", asked_for)
-        store.make_durable("t", EMPTY, timeout_ms=60_000)
+        blocking.run(store.make_durable("t", EMPTY, timeout_ms=60_000))
     assert not asked_for.called
 
 
@@ -76,7 +77,7 @@ def test_an_unknown_database_locks_by_an_update(tmp_path: Path) -> None:
     engine.dialect.name = "unheard-of"
     create_state_table(engine)
     store = RowStore(engine)
-    store.ensure_row("t")
+    blocking.run(store.ensure_row("t"))
     with engine.begin() as connection:
         statements = statements_of(connection)
         assert store.lock(connection, "t", timeout_ms=None) == EMPTY
@@ -100,7 +101,7 @@ def test_a_missing_row_is_not_confused_with_one_hidden_by_the_snapshot(database:
 
 def test_a_missing_table_is_reported(database: Database) -> None:
     with pytest.raises(StateRowError, match="create_state_table"):
-        RowStore(database.engine).ensure_row("t")
+        blocking.run(RowStore(database.engine).ensure_row("t"))
 
 
 def test_the_database_keeps_its_own_lock_timeout(database: Database, store: RowStore) -> None:
@@ -122,7 +123,7 @@ def test_the_database_keeps_its_own_lock_timeout(database: Database, store: RowS
 def test_several_processes_create_the_table_at_once(database: Database) -> None:
     def create() -> None:
         create_state_table(database.engine)
-        RowStore(database.engine).ensure_row("t")
+        blocking.run(RowStore(database.engine).ensure_row("t"))
 
     in_threads(*[create] * 4)
 
@@ -137,8 +138,8 @@ def test_a_place_that_stays_locked_is_not_waited_for_without_end(
     with database.engine.connect() as holder:
         holder.execute(sa.text("SELECT * FROM kafka_transaction_state WHERE transactional_id = 'orders-7' FOR UPDATE"))
         with pytest.raises(RowLockTimeoutError, match="'orders-7' stayed locked"):
-            store.ensure_row("orders-7")
-    store.ensure_row("orders-7")
+            blocking.run(store.ensure_row("orders-7"))
+    blocking.run(store.ensure_row("orders-7"))
 
 
 def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
@@ -150,7 +151,7 @@ def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
     made = {column["name"]: column for column in sa.inspect(database.engine).get_columns("kafka_transaction_state")}
     assert list(made) == list(kafka_transaction_state.columns.keys())
     assert [name for name, column in made.items() if column["nullable"]] == ["manifest"]
-    RowStore(database.engine).ensure_row("t")
+    blocking.run(RowStore(database.engine).ensure_row("t"))
 
 
 def test_a_table_that_confuses_two_ids_is_refused(database: Database) -> None:
@@ -164,7 +165,7 @@ def test_a_table_that_confuses_two_ids_is_refused(database: Database) -> None:
         )
     create_state_table(database.engine)
     store = RowStore(database.engine)
-    store.ensure_row("orders")
-    store.ensure_row("orders")
+    blocking.run(store.ensure_row("orders"))
+    blocking.run(store.ensure_row("orders"))
     with pytest.raises(StateRowError, match="'Orders' equal to 'orders'"):
-        store.ensure_row("Orders")
+        blocking.run(store.ensure_row("Orders"))

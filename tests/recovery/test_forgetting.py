@@ -20,8 +20,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.proof import forgotten_text, is_forgotten, is_settled, manifest_of
 from dualwrite.recipes.recovery.forgetting import Forgotten, forget_cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow, note
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.cli.conftest import Call, call

@@ -17,9 +17,10 @@ from dualwrite.admin import TransactionDescription
 from dualwrite.broker_emulator import Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, StateRowError
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, create_state_table, kafka_transaction_state
 from tests.crash.scenario import AtPoint, Predecessor, Scenario
 from tests.recovery.world import left_open, service
 from tests.support.databases import Database
@@ -58,7 +59,7 @@ def test_transactions_left_by_a_crash_are_planned_then_resolved_then_gone(
 
 def test_a_transaction_opened_and_never_prepared_is_aborted(scenario: Scenario) -> None:
     left_open(scenario.emulator, scenario.kafka_id, scenario.topic)
-    SqlAlchemyStateStore(scenario.database.engine).ensure_row(scenario.transactional_id)
+    blocking.run(SqlAlchemyDatabase(scenario.database.engine).ensure_row(scenario.transactional_id))
     with service(scenario) as recovery:
         (found,) = recovery.recover().found
     assert (found.action, found.changed, found.row) == (Action.ABORT, True, "")
@@ -124,7 +125,7 @@ def test_two_at_once_resolve_everything_exactly_once(database: Database, emulato
             scenario.leave_behind(Predecessor.ROLLED_BACK)
         else:
             left_open(emulator, scenario.kafka_id, scenario.topic)
-            SqlAlchemyStateStore(database.engine).ensure_row(scenario.transactional_id)
+            blocking.run(SqlAlchemyDatabase(database.engine).ensure_row(scenario.transactional_id))
     start = threading.Barrier(2)
 
     def recover(_: int) -> RecoveryReport:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, create_state_table
 
 
 def kafka_id_of(engine: sa.Engine, transactional_id: str) -> str:
     """Return an id as Kafka sees it, creating the tables of its database where they are missing."""
     create_state_table(engine)
-    return SqlAlchemyStateStore(engine).identity().kafka_id(transactional_id)
+    return SqlAlchemyDatabase(engine).identity().kafka_id(transactional_id)

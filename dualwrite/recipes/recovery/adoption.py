@@ -18,7 +18,7 @@ from dualwrite.recipes.sql.outbox_statements import RAISE_SEQUENCE
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
 from dualwrite.recipes.sqlalchemy.own_statements import own_text
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.tables import insert_identity, note_place, place_of
 
 __all__ = ["Adopted", "Adoption", "adopt"]
@@ -55,7 +55,7 @@ def adopt(engine: sa.Engine, how: Adoption, *, schema: str | None = None, force:
     """
     if how not in get_args(Adoption):
         raise ConfigError(f"adopt takes 'moved' or 'copied', not {how!r}")
-    pinned = SqlAlchemyStateStore(engine, schema).pinned
+    pinned = SqlAlchemyDatabase(engine, schema).pinned
     with engine.begin() as connection:
         return _adopt(connection, pinned, how, force=force)
 

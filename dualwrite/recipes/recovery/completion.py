@@ -30,7 +30,7 @@ from dualwrite.recipes.recovery.plan import CHANGES, Action, Found, Row, TakenOu
 from dualwrite.recipes.recovery.seen import Decision, Seen
 from dualwrite.recipes.recovery.stored_rows import StoredRow, has_outbox_table, note
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Completion:
         return action not in _WITHOUT_REPAIR and not is_to_settle
 
     def _database(self, kind: type[SqlAlchemyDatabase] = SqlAlchemyDatabase) -> SqlAlchemyDatabase:
-        return kind(self.engine, create_table=False, schema=self.schema, only_recovers=True)
+        return kind(self.engine, self.schema, only_recovers=True)
 
     def _take_out(self, now: Seen, *, apply: bool) -> None:
         """Read the owed records, and hand them over if they are to be taken out."""

@@ -25,8 +25,8 @@ from dualwrite.recipes.core.judge import RowInCluster
 from dualwrite.recipes.core.proof import forgotten_text
 from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
 from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, note, stored_rows
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.events import watch
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 
 __all__ = ["Forgotten", "forget_cluster"]
 
@@ -71,7 +71,7 @@ def forget_cluster(
     if not apply:
         return [each for each, _ in found]
     watch(engine)  # the transaction's end is ours
-    database = SqlAlchemyDatabase(engine, create_table=False, schema=schema, only_recovers=True)
+    database = SqlAlchemyDatabase(engine, schema, only_recovers=True)
     done = []
     for each, row in found:
         try:

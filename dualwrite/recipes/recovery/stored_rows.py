@@ -16,10 +16,9 @@ from dualwrite.recipes.core.store import DatabaseTransaction, missing_table
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, SELECT_HELD
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, SELECT_LAST_BATCHES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, select_outboxes
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import in_schema
 
 _IDS_PER_QUERY: Final = 500  # databases limit the parameters of one statement
@@ -134,9 +133,9 @@ def known_database(
     """Return the tables, and the identity whose suffix the database adds to its ids.
 
     A database without an identity gets one if `may_make` is set; otherwise no id counts as its own. Raises as
-    `SqlAlchemyStateStore.identity` does.
+    `SqlAlchemyDatabase.identity` does.
     """
-    store = SqlAlchemyStateStore(engine, schema)
+    store = SqlAlchemyDatabase(engine, schema)
     return store.pinned, store.identity(may_make=may_make)
 
 

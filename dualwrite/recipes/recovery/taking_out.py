@@ -24,8 +24,8 @@ from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.store import DatabaseTransaction, StoredBlock
 from dualwrite.recipes.recovery.plan import TakenOut
 from dualwrite.recipes.recovery.stored_rows import known_database
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.events import watch
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 
 __all__ = ["TakenOut", "take_out"]
 
@@ -52,7 +52,7 @@ def take_out(
     """
     watch(engine)  # the transaction's end is ours
     name = known_database(engine, schema)[1].name_as_given(transactional_id)
-    database = SqlAlchemyDatabase(engine, create_table=False, schema=schema, only_recovers=True)
+    database = SqlAlchemyDatabase(engine, schema, only_recovers=True)
 
     async def steps(transaction: DatabaseTransaction) -> TakenOut:
         row = await transaction.lock(name, timeout_ms=lock_timeout_ms)

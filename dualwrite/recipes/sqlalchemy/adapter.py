@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from dualwrite.errors import ConfigError
-from dualwrite.guarded import cleaning_up_after, pass_on_signal
-from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.guarded import cleaning_up_after
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.settings import WritingSettings
 from dualwrite.recipes.core.waiting import Waiting, settled
-from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
-from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
-from dualwrite.recipes.sql.outbox_steps import OutboxSql
-from dualwrite.recipes.sql.pinned_tables import Pin
 from dualwrite.recipes.sqlalchemy.binding import Bind
-from dualwrite.recipes.sqlalchemy.drivers import Carry, here
+from dualwrite.recipes.sqlalchemy.drivers import Carry
 from dualwrite.recipes.sqlalchemy.engines import (
-    at_read_committed,
     background_engine,
     keeps_a_snapshot,
     locks_whole_database,
@@ -34,109 +26,14 @@ from dualwrite.recipes.sqlalchemy.engines import (
 from dualwrite.recipes.sqlalchemy.events import watch
 from dualwrite.recipes.sqlalchemy.outbox_table import (
     assert_has_outboxes,
-    kafka_transaction_outbox,
 )
-from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, SqlAlchemySteps
-from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, need_table, schema_for
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import Use
 
 BindT = TypeVar("BindT")
 TxT = TypeVar("TxT", bound=DualWrite)
-
-
-class SqlAlchemyDatabase(DatabaseWithOutbox):
-    # SQLAlchemy does not wrap the OSError of a connection that asyncpg could not open
-    errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        *,
-        create_table: bool,
-        schema: str | None = None,
-        carry: Carry = here,
-        only_recovers: bool = False,
-    ) -> None:
-        """Connect the database; with `only_recovers`, complete decided transactions even if it lacks guarantees."""
-        self._engine = at_read_committed(for_own_use(engine))
-        self._create_table = create_table
-        self._only_recovers = only_recovers
-        self._carry = carry
-        self._may_create_outbox = create_table
-        self._store = SqlAlchemyStateStore(self._engine, schema)
-
-    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        return await self._carry(lambda: self._ensure_row(transactional_id))
-
-    def _ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        self._create_missing_tables()
-        return self._store.ensure_row(transactional_id)
-
-    def _create_missing_tables(self) -> None:
-        if not self._only_recovers:
-            self._store.examine()
-        if self._create_table:
-            self._store.create_tables()
-            self._create_table = False
-
-    async def prepare_outbox(self) -> None:
-        await self._carry(self._prepare_outbox)
-
-    def _prepare_outbox(self) -> None:
-        self._create_missing_tables()
-        pinned, pin = self._store.pinned, self._store.pin
-        if not pin.has_outbox_table:
-            create = self._may_create_outbox
-            need_table(self._engine, pinned, kafka_transaction_outbox, create=create, option=" --outbox")
-            pin.has_outbox_table = True
-
-    @property
-    def _outbox_sql(self) -> OutboxSql:
-        return OUTBOX_SQL[self._engine.dialect.name]
-
-    def _located(self) -> Pin:
-        assert self._store.pinned is not None, "it raises otherwise"
-        return self._store.pin
-
-    def _was_inserted_by_others(self, error: Exception) -> bool:
-        pass_on_signal(error)
-        return isinstance(error, IntegrityError)
-
-    async def _outside_transactions(self, sql: str) -> None:
-        await self._carry(lambda: self._execute_outside_transactions(sql))
-
-    def _execute_outside_transactions(self, sql: str) -> None:
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql(sql)
-
-    async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        return await self._carry(lambda: self._fetch(sql, values))
-
-    def _fetch(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        with self._engine.connect() as connection:
-            return connection.execute(cached_text(self._store.pinned.sql(sql)), values).one()
-
-    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
-
-    async def begin(self) -> SqlAlchemySteps:
-        return await self._carry(self._begin)
-
-    def _begin(self) -> SqlAlchemySteps:
-        assert self._store.pinned is not None, "it raises otherwise"
-        connection = self._engine.connect()
-        try:
-            return self.transaction(SqlAlchemyTransaction(connection, self._engine, RecordBuffer(), owned=True))
-        except BaseException as error:  # else the connection would be left to the garbage collector
-            with cleaning_up_after(error):
-                connection.close()
-            raise
-
-    def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemySteps:
-        store = self._store
-        return store.steps_class(transaction.connection, store.pin, self._carry, transaction)
 
 
 class SqlAlchemyBackend(Generic[BindT, TxT]):
@@ -217,7 +114,7 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         self.database = self._new_database(engine)
 
     def _new_database(self, engine: sa.Engine) -> SqlAlchemyDatabase:
-        return SqlAlchemyDatabase(engine, create_table=self._create_table, schema=self._schema, carry=self._carry)
+        return SqlAlchemyDatabase(engine, self._schema, create_table=self._create_table, carry=self._carry)
 
     @property
     def outbox(self) -> SqlAlchemyDatabase:

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from dualwrite.decisions.database_safety import ACCEPT_OPTION, checked_names
+from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
@@ -23,12 +26,16 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
 )
 from dualwrite.recipes.sql import state_statements
+from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
+from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
+from dualwrite.recipes.sql.outbox_steps import OutboxSql
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, Pin, PinnedTables
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
-from dualwrite.recipes.sqlalchemy.drivers import deciding
-from dualwrite.recipes.sqlalchemy.engines import engine_without_pool, is_mysql, shares_one_connection
+from dualwrite.recipes.sqlalchemy.drivers import Carry, deciding, here
+from dualwrite.recipes.sqlalchemy.engines import at_read_committed, engine_without_pool, is_mysql, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import INSERT_TIMEOUT_MS, LOCK_TIMEOUTS, error_code, lock_wait_limit
+from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
 from dualwrite.recipes.sqlalchemy.steps import OnMySql, OnOthers, OnPostgres, OnSqlite
 from dualwrite.recipes.sqlalchemy.tables import (
@@ -37,10 +44,12 @@ from dualwrite.recipes.sqlalchemy.tables import (
     exact_text,
     found_identity,
     kafka_transaction_database,
+    need_table,
     own_table,
     pinned_tables,
     schema_for,
 )
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 kafka_transaction_state = own_table(
     STATE_TABLE,
@@ -74,24 +83,90 @@ def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
     ensure_identity(engine, pinned)
 
 
-class SqlAlchemyStateStore:
-    """Reads and writes the state rows in the transaction of a `sqlalchemy.Connection`."""
+class SqlAlchemyDatabase(DatabaseWithOutbox):
+    # SQLAlchemy does not wrap the OSError of a connection that asyncpg could not open
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
-    def __init__(self, engine: sa.Engine, schema: str | None = None) -> None:
-        self._engine = for_own_use(engine)
+    def __init__(
+        self,
+        engine: sa.Engine,
+        schema: str | None = None,
+        *,
+        create_table: bool = False,
+        carry: Carry = here,
+        only_recovers: bool = False,
+    ) -> None:
+        """Connect the database; with `only_recovers`, complete decided transactions even if it lacks guarantees."""
+        self._engine = at_read_committed(for_own_use(engine))
         self._engine_to_prove = engine_without_pool(self._engine)
         self._schema = schema_for(engine, schema)
-        self.steps_class: Final = _STEPS.get(engine.dialect.name, OnOthers)
+        self._steps_class = _STEPS.get(engine.dialect.name, OnOthers)
+        self._create_table = self._may_create_outbox = create_table
+        self._only_recovers = only_recovers
+        self._carry = carry
         self.pin: Final = Pin()
         """The location of the tables, as far as it was queried."""
         self._identity: DatabaseIdentity | None = None
 
-    def examine(self) -> None:
-        """Examine the database once. Raises UnsafeDatabaseError for missing guarantees, unless they are accepted."""
-        examine(self._engine, checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ())))
+    def _create_missing_tables(self) -> None:
+        if not self._only_recovers:
+            examine(self._engine, checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ())))
+        if self._create_table:
+            create_state_table(self._engine, self._schema)
+            self._create_table = False
 
-    def create_tables(self) -> None:
-        create_state_table(self._engine, self._schema)
+    async def prepare_outbox(self) -> None:
+        await self._carry(self._prepare_outbox)
+
+    def _prepare_outbox(self) -> None:
+        self._create_missing_tables()
+        pinned = self.pinned
+        if not self.pin.has_outbox_table:
+            create = self._may_create_outbox
+            need_table(self._engine, pinned, kafka_transaction_outbox, create=create, option=" --outbox")
+            self.pin.has_outbox_table = True
+
+    @property
+    def _outbox_sql(self) -> OutboxSql:
+        return OUTBOX_SQL[self._engine.dialect.name]
+
+    def _located(self) -> Pin:
+        assert self.pinned is not None, "it raises otherwise"
+        return self.pin
+
+    def _was_inserted_by_others(self, error: Exception) -> bool:
+        pass_on_signal(error)
+        return isinstance(error, IntegrityError)
+
+    async def _outside_transactions(self, sql: str) -> None:
+        await self._carry(lambda: self._execute_outside_transactions(sql))
+
+    def _execute_outside_transactions(self, sql: str) -> None:
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(sql)
+
+    async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
+        return await self._carry(lambda: self._fetch(sql, values))
+
+    def _fetch(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
+        with self._engine.connect() as connection:
+            return connection.execute(self._text(sql), values).one()
+
+    async def begin(self) -> SqlAlchemySteps:
+        return await self._carry(self._begin)
+
+    def _begin(self) -> SqlAlchemySteps:
+        assert self.pinned is not None, "it raises otherwise"
+        connection = self._engine.connect()
+        try:
+            return self.transaction(SqlAlchemyTransaction(connection, self._engine, RecordBuffer(), owned=True))
+        except BaseException as error:  # else the connection would be left to the garbage collector
+            with cleaning_up_after(error):
+                connection.close()
+            raise
+
+    def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemySteps:
+        return self._steps_class(transaction.connection, self.pin, self._carry, transaction)
 
     @property
     def pinned(self) -> PinnedTables:
@@ -106,7 +181,7 @@ class SqlAlchemyStateStore:
 
     def steps(self, connection: sa.Connection) -> SqlAlchemySteps:
         """Return the steps that need no dual write on a connection; `pinned` must have been queried before."""
-        return self.steps_class(connection, self.pin)
+        return self._steps_class(connection, self.pin)
 
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
         """Return the identity that this database adds to its transactional ids; queried once.
@@ -127,13 +202,17 @@ class SqlAlchemyStateStore:
                 raise
         return self._identity
 
-    def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         """Create an empty row unless it exists. Return the database's identity.
 
         Raises StateRowError if a table is missing, or if its collation makes two different transactional ids equal,
         RowLockTimeoutError if another transaction holds a lock on the place of the new row, and the errors of
         `identity`.
         """
+        return await self._carry(lambda: self._ensure_row(transactional_id))
+
+    def _ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        self._create_missing_tables()
         identity = self.identity()
         try:
             with self._engine.begin() as connection:
@@ -161,8 +240,11 @@ class SqlAlchemyStateStore:
     def _text(self, sql: str) -> sa.TextClause:
         return cached_text(self.pinned.sql(sql))
 
-    def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
-        """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        await self._carry(lambda: self._make_durable(transactional_id, row, timeout_ms))
+
+    def _make_durable(self, transactional_id: str, row: PreparedTxnState, timeout_ms: int) -> None:
+        """Prove it on a connection outside the engine's pool that is closed afterwards."""
         dialect = self._engine.dialect
         if dialect.name not in _STEPS:
             return  # it does not show what is not durable

@@ -32,9 +32,10 @@ from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.binding import Bind
 from dualwrite.recipes.sqlalchemy.drivers import here
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import ThreadWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings

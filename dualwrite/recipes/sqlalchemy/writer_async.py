@@ -36,8 +36,9 @@ from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.drivers import async_connection
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import TaskWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings

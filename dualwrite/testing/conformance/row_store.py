@@ -12,11 +12,11 @@ from dualwrite.recipes.core.store import not_as_locked
 from dualwrite.recipes.sql import postgres
 from dualwrite.recipes.sql.postgres_steps import refusal_in
 from dualwrite.recipes.sqlalchemy.own_statements import own_text
-from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.steps import OnPostgres
 
 
-class RowStore(SqlAlchemyStateStore):
+class RowStore(SqlAlchemyDatabase):
     """Locks, reads and writes state rows in the transaction of a `sqlalchemy.Connection`, which its caller ends."""
 
     def lock(self, transaction: sa.Connection, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from kafka import KafkaConsumer, TopicPartition
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
@@ -65,7 +66,7 @@ class Site:
     def store(self) -> RowStore:
         """Return the store of state rows; the row of this site's transactional id exists."""
         store = RowStore(self.engine)
-        store.ensure_row(self.transactional_id)
+        blocking.run(store.ensure_row(self.transactional_id))
         return store
 
     @property

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import IllegalStateError, RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core import blocking
 from dualwrite.testing.conformance.row_store import RowStore
 from dualwrite.testing.conformance.site import DEADLINE_S, Site
 
@@ -84,7 +85,7 @@ def test_a_state_that_is_not_there_is_not_replaced(site: Site) -> None:
 
 def test_ids_that_differ_in_case_have_rows_of_their_own(site: Site) -> None:
     store = site.store()
-    store.ensure_row(site.transactional_id.upper())
+    blocking.run(store.ensure_row(site.transactional_id.upper()))
     with site.engine.begin() as connection:
         store.lock(connection, site.transactional_id, timeout_ms=None)
         store.write(connection, site.transactional_id, previous=EMPTY, new=FIRST, manifest="")
@@ -100,7 +101,7 @@ def test_many_threads_create_the_row_at_once(site: Site) -> None:
         try:
             store = RowStore(site.direct)
             ready.wait(DEADLINE_S)
-            store.ensure_row(site.transactional_id)
+            blocking.run(store.ensure_row(site.transactional_id))
         except BaseException as error:
             errors.append(error)
 

@@ -18,9 +18,8 @@ from dualwrite.recipes.django.mysql.guard import ReportingCursor, watch
 from dualwrite.recipes.django.mysql.transaction import GuardedTransaction, engine_on
 from dualwrite.recipes.django.transaction import Begun, Pool
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
-from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import forget_undone
-from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, create_state_table
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
