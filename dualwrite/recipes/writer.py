@@ -407,7 +407,7 @@ class _Writer(Generic[BindT, TxT]):
     @property
     def kafka_transactional_id(self) -> str | None:
         """The transactional id as Kafka knows it: with the suffix of the database. None before the first use."""
-        return self.coordinator.kafka_transactional_id
+        return self.coordinator.owned.kafka_id
 
     @property
     def state(self) -> SlotState:
@@ -421,7 +421,7 @@ class _Writer(Generic[BindT, TxT]):
         The next `transaction()` with records, or `recover()`, here or in any process, completes it first. In state
         FENCED only the process that took the id over, or a new writer, can do that.
         """
-        return self.coordinator.in_doubt
+        return self.coordinator.owned.in_doubt
 
     # ---- with prefix=; a writer with one id raises IllegalStateError -------------------------------------------
 

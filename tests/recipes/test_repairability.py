@@ -317,7 +317,7 @@ def test_a_pool_counts_unprovable_ids(site: Site, monkeypatch: pytest.MonkeyPatc
             Write("gone").send(tx)
         slots = pool.pool.registry.all_slots()
     assert len(slots) == 1
-    site.world.ready(transactional_id=str(slots[0].coordinator.kafka_transactional_id)).close()  # erases the trace
+    site.world.ready(transactional_id=str(slots[0].coordinator.owned.kafka_id)).close()  # erases the trace
     site.grant(Acl.allow(ME, AclOperation.DELETE, ResourceType.TOPIC, "*"))
     delete_records(site.emulator.bootstrap_servers, "orders")
     with DualWriter(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:

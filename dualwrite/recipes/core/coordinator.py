@@ -131,14 +131,6 @@ class DualWriteCoordinator:
         return known.state is SlotState.READY and not known.owed
 
     @property
-    def kafka_transactional_id(self) -> str | None:
-        return self.owned.kafka_id
-
-    @property
-    def in_doubt(self) -> PreparedTxnState:
-        return self.owned.in_doubt
-
-    @property
     def published_blocks(self) -> int:
         return self._blocks.published_blocks
 

@@ -180,8 +180,6 @@ class OutboxPublisher:
                 publisher = self._runtime.spawn(f"{name}-publisher", self._publish_for_ever)
                 heartbeat = self._runtime.spawn(f"{name}-lease", self._renew_for_ever)
                 self._background = [publisher, heartbeat]
-                if self._settings.publishes:
-                    self._background.append(self._vacuum.start())
 
     async def _renew_for_ever(self) -> None:
         while self._is_running and not self._stopped:
@@ -452,6 +450,7 @@ class OutboxPublisher:
         self._was_not_empty = resolution.outcome is Outcome.PUBLISHED
         if self._was_not_empty:
             self._has_added = True  # other processes may have added blocks meanwhile
+        if self._was_not_empty and not self._stopped:
             self._vacuum.note_published(coordinator.published_blocks)
         return coordinator.owned.has_stored
 
@@ -502,7 +501,6 @@ class OutboxPublisher:
 
     def begin_no_more(self) -> None:
         self._stopped = True
-        self._vacuum.stop()
         self._no_linger.ring()
         self._bell.ring()
         self._heartbeat_bell.ring()
@@ -510,7 +508,8 @@ class OutboxPublisher:
     async def stop(self) -> None:
         """Publish the waiting blocks, if this process is the publisher and Kafka can be reached; let others go on."""
         self.begin_no_more()
-        for background in self._background:
+        vacuum = self._vacuum.background
+        for background in (*self._background, *(() if vacuum is None else (vacuum,))):
             await background.join(_SECONDS_TO_STOP)
         try:
             await self.writes.resolve_lost()

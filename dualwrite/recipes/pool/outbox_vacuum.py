@@ -25,39 +25,23 @@ class OutboxVacuum:
         self._name = name
         self._database = database
         self._runtime = runtime
-        self._bell = runtime.bell()
         self._vacuumed_after = 0
-        self._background: Background | None = None
-        self._stopped = False
-
-    def start(self) -> Background:
-        if self._background is None:
-            self._background = self._runtime.spawn(f"{self._name}-vacuum", self._vacuum_for_ever)
-        return self._background
+        self._is_vacuuming = False
+        self.background: Background | None = None
+        """The last VACUUM, which may be in progress."""
 
     def note_published(self, blocks: int) -> None:
         """Note how many blocks this process has published since it became the publisher."""
         if blocks < self._vacuumed_after:
             self._vacuumed_after = 0
-        if blocks >= self._vacuumed_after + BLOCKS_TO_VACUUM:
-            self._vacuumed_after = blocks
-            self._bell.ring()
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._bell.ring()
-
-    async def _vacuum_for_ever(self) -> None:
-        try:
-            while not self._stopped:
-                await self._bell.wait(None)
-                if not self._stopped:
-                    await self._vacuum()
-        finally:
-            self._background = None
+        if blocks >= self._vacuumed_after + BLOCKS_TO_VACUUM and not self._is_vacuuming:
+            self._vacuumed_after, self._is_vacuuming = blocks, True
+            self.background = self._runtime.spawn(f"{self._name}-vacuum", self._vacuum)
 
     async def _vacuum(self) -> None:
         try:
             await self._database.vacuum_outbox()
         except Exception as error:  # autovacuum does it later, and a database that is away is reported elsewhere
             _log.debug("%s: the outbox was not vacuumed: %s", self._name, error)
+        finally:
+            self._is_vacuuming = False
