@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -101,6 +101,15 @@ class OnTables(ABC):
         found = await self.rows(sql, values)
         return found[0] if found else None
 
+    async def query(self, steps: Query[ResultT]) -> ResultT:
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(await self.rows(*statement))
+        except StopIteration as ended:
+            result: ResultT = ended.value
+            return result
+
     async def has_outbox_table(self) -> bool:
         if not self.pin.has_outbox_table:
             self.pin.has_outbox_table = await self.has_table(OUTBOX_TABLE)
@@ -112,7 +121,7 @@ class OnTables(ABC):
 Statement = tuple[str, Mapping[str, Any]]
 Rows = Sequence[Sequence[Any]]
 Query = Generator[Statement, Rows, ResultT]
-"""Yields statements, is sent the rows of each, and returns the result; `execute_query` drives it."""
+"""Yields statements, is sent the rows of each, and returns the result; `OnTables.query` drives it."""
 
 _FIND: Final = (
     "SELECT CAST(n.nspname AS text), CAST(c.oid AS bigint), CAST(c.relkind AS text), CAST(c.relpersistence AS text)"
@@ -196,14 +205,3 @@ def table_replaced(pinned: PinnedTables) -> StateTableError:
         "was written: its rows were the only record of decisions that Kafka has not completed yet. Restore it from a "
         "backup, or look for dual writes in doubt with `dualwrite top`; then create a new writer"
     )
-
-
-def execute_query(query: Query[ResultT], fetch: Callable[[str, Mapping[str, Any]], Rows]) -> ResultT:
-    """Run a query whose statements `fetch` executes, and return its result."""
-    try:
-        statement = next(query)
-        while True:
-            statement = query.send(fetch(*statement))
-    except StopIteration as ended:
-        result: ResultT = ended.value
-        return result

@@ -36,7 +36,7 @@ from dualwrite.recipes.sql.outbox_statements import (
     if_added,
     place_of,
 )
-from dualwrite.recipes.sql.pinned_tables import OnTables, Query, table_replaced
+from dualwrite.recipes.sql.pinned_tables import OnTables, table_replaced
 from dualwrite.recipes.sql.postgres import BeforeCommit, new_mark
 
 ResultT = TypeVar("ResultT")
@@ -220,15 +220,6 @@ class PostgresSteps(OnTables):
                 return False
             raise
         return True
-
-    async def query(self, steps: Query[ResultT]) -> ResultT:
-        try:
-            statement = next(steps)
-            while True:
-                statement = steps.send(await self.rows(*statement))
-        except StopIteration as ended:
-            result: ResultT = ended.value
-            return result
 
     async def has_table(self, name: str) -> bool:
         return await self._scalar(HAS_TABLE, {"name": self.pin.sql(name)}) is not None

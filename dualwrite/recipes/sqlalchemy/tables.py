@@ -6,7 +6,7 @@ files `schema.sql`, `schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
@@ -36,9 +36,8 @@ from dualwrite.recipes.sql.pinned_tables import (
     OnTables,
     Pin,
     PinnedTables,
-    Rows,
+    Query,
     checked_schema,
-    execute_query,
     find_schema,
     find_state_table,
 )
@@ -92,7 +91,7 @@ def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables
     """Find the state table; return None if PostgreSQL has none. Raises StateTableError."""
     dialect = connection.dialect
     if dialect.name == "postgresql":
-        return execute_query(find_state_table(schema), _query(connection))
+        return _queried(connection, find_state_table(schema))
     return _quoted(connection, schema or _default_schema(connection))
 
 
@@ -100,11 +99,11 @@ def home(connection: sa.Connection, schema: str | None, table: str) -> PinnedTab
     """Return the location of another of our tables, existing or to be created."""
     if connection.dialect.name != "postgresql":
         return _quoted(connection, schema or _default_schema(connection))
-    return execute_query(find_schema(schema, table), _query(connection))
+    return _queried(connection, find_schema(schema, table))
 
 
-def _query(connection: sa.Connection) -> Callable[[str, Mapping[str, Any]], Rows]:
-    return lambda sql, values: connection.execute(own_text(sql), values).all()
+def _queried(connection: sa.Connection, steps: Query[ResultT]) -> ResultT:
+    return blocking.run(OnConnection(connection, Pin()).query(steps))
 
 
 def _default_schema(connection: sa.Connection) -> str | None:
@@ -147,7 +146,7 @@ def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
     """Query the identity of this database, as far as the server reveals it."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
-        return execute_query(present_place(), _query(connection))
+        return _queried(connection, present_place())
     if dialect in ("mysql", "mariadb"):  # not server_uuid, which changes in a failover
         return Place(None, None if pinned.schema is None else pinned.schema.lower())
     return Place()
