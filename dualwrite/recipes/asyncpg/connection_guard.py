@@ -18,12 +18,7 @@ from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import closed_inside, inside_another
 from dualwrite.recipes.core.store import ended_past
-from dualwrite.recipes.postgres.statement_watch import (
-    ENDED,
-    NESTED,
-    UNFINISHED,
-    StatementWatch,
-)
+from dualwrite.recipes.postgres.statement_watch import ENDED, NESTED, UNFINISHED, StatementWatch
 from dualwrite.recipes.sql.transaction_control import Savepoint, Step
 
 

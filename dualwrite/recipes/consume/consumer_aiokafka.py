@@ -20,16 +20,7 @@ from aiokafka import TopicPartition as Partition
 from aiokafka.errors import ConsumerStoppedError, KafkaError, NoOffsetForPartitionError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    TaggedFields,
-)
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of

@@ -16,15 +16,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.owned_id import OwnedId
-from dualwrite.recipes.core.proof import (
-    IS_OVER,
-    NOT_PROVEN,
-    Proof,
-    Verdict,
-    is_settled,
-    noted_text,
-    verdict_in,
-)
+from dualwrite.recipes.core.proof import IS_OVER, NOT_PROVEN, Proof, Verdict, is_settled, noted_text, verdict_in
 from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.core.store import DatabaseTransaction

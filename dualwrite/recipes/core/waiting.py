@@ -14,10 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import IoThreadWatch, KafkaWatch, TaskWatch
-from dualwrite.recipes.core.kafka_participant import (
-    AsyncKafkaParticipant,
-    KafkaParticipant,
-)
+from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant, KafkaParticipant
 from dualwrite.recipes.core.turns import IdUsers, used_by_tasks
 
 ResultT = TypeVar("ResultT")

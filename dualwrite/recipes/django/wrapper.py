@@ -22,14 +22,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.django.creation import ClosesPools
 from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
-from dualwrite.recipes.django.transaction import (
-    Begun,
-    DjangoDualWrite,
-    FailedBegin,
-    Pool,
-    capture_of,
-    commit_captured,
-)
+from dualwrite.recipes.django.transaction import Begun, DjangoDualWrite, FailedBegin, Pool, capture_of, commit_captured
 
 
 class DualWriteWrapper(BaseDatabaseWrapper):

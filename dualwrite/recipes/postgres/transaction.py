@@ -10,18 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from dualwrite.errors import (
-    IllegalStateError,
-    TransactionDoomedError,
-    TransactionEndedInsideError,
-)
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.core.store import (
-    ended_past,
-    missing_table,
-    wait_given_up,
-)
+from dualwrite.recipes.core.store import ended_past, missing_table, wait_given_up
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
 from dualwrite.recipes.sql.identity_table import (
@@ -33,17 +25,8 @@ from dualwrite.recipes.sql.identity_table import (
     identity_is_missing,
     present_place,
 )
-from dualwrite.recipes.sql.pinned_tables import (
-    Pin,
-    PinnedTables,
-)
-from dualwrite.recipes.sql.postgres import (
-    LOCATION,
-    MAKE_DURABLE,
-    WITNESS,
-    BeforeCommit,
-    new_mark,
-)
+from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
+from dualwrite.recipes.sql.postgres import LOCATION, MAKE_DURABLE, WITNESS, BeforeCommit, new_mark
 from dualwrite.recipes.sql.postgres import MARK as _MARK
 from dualwrite.recipes.sql.postgres_steps import HAS_TABLE, CommitMessage, PostgresSteps, Refusals
 

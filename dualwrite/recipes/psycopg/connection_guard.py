@@ -21,19 +21,8 @@ from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import closed_inside, inside_another
 from dualwrite.recipes.core.store import ended_past
-from dualwrite.recipes.postgres.statement_watch import (
-    ENDED,
-    NESTED,
-    NOT_READY,
-    UNFINISHED,
-    StatementWatch,
-    doomed_by,
-)
-from dualwrite.recipes.psycopg.driver import (
-    AnyConnection,
-    is_in_transaction_block,
-    is_two_phase,
-)
+from dualwrite.recipes.postgres.statement_watch import ENDED, NESTED, NOT_READY, UNFINISHED, StatementWatch, doomed_by
+from dualwrite.recipes.psycopg.driver import AnyConnection, is_in_transaction_block, is_two_phase
 from dualwrite.recipes.psycopg.watched_cursor import WATCH, watched_cursor
 from dualwrite.recipes.sql.transaction_control import postgres_savepoint
 

@@ -22,13 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.store import (
-    NO_BATCH,
-    Added,
-    LastBatch,
-    Sent,
-    StoredBlock,
-)
+from dualwrite.recipes.core.store import NO_BATCH, Added, LastBatch, Sent, StoredBlock
 from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE as OUTBOX_TABLE
 
 MOST_BLOCKS: Final = 1_000

@@ -24,9 +24,7 @@ from dualwrite.recipes.sqlalchemy.engines import (
     shares_one_connection,
 )
 from dualwrite.recipes.sqlalchemy.events import watch
-from dualwrite.recipes.sqlalchemy.outbox_table import (
-    assert_has_outboxes,
-)
+from dualwrite.recipes.sqlalchemy.outbox_table import assert_has_outboxes
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction

@@ -31,13 +31,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionm
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.dual_write import (
-    ENDED_PAST,
-    DualWrite,
-    commit_at_end,
-    note_rollback,
-    roll_back_database,
-)
+from dualwrite.recipes.core.dual_write import ENDED_PAST, DualWrite, commit_at_end, note_rollback, roll_back_database
 from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
