@@ -28,12 +28,7 @@ class AsyncpgTransaction(PostgresTransaction):
     _watch: Watch
 
     def __init__(
-        self,
-        connection: Any,
-        records: RecordBuffer,
-        of: Connections | None,
-        pin: Pin,
-        must_be_in: Any = None,
+        self, connection: Any, records: RecordBuffer, of: Connections | None, pin: Pin, must_be_in: Any = None
     ) -> None:
         self._raw = driver.unwrapped(connection)
         assert_can_begin(self._raw)

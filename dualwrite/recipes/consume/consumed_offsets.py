@@ -148,11 +148,7 @@ class OffsetsInDatabase:
         return self._stored_ids
 
     async def move(
-        self,
-        tx: DualWrite,
-        membership: ConsumerGroupMetadata,
-        next_offsets: Positions,
-        topic_ids: Mapping[str, str],
+        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Positions, topic_ids: Mapping[str, str]
     ) -> None:
         """Make the offsets part of the dual write. Raises PartitionTakenOverError."""
         connection = _connection_of(tx)
@@ -235,11 +231,7 @@ class OffsetsInTransaction:
         return {}
 
     async def move(
-        self,
-        tx: DualWrite,
-        membership: ConsumerGroupMetadata,
-        next_offsets: Positions,
-        topic_ids: Mapping[str, str],
+        self, tx: DualWrite, membership: ConsumerGroupMetadata, next_offsets: Positions, topic_ids: Mapping[str, str]
     ) -> None:
         if membership.generation_id < 0:  # the group coordinator accepts offsets without a generation from any client
             raise PartitionTakenOverError(

@@ -62,13 +62,7 @@ from dualwrite.recipes.core.turns import IdUse, IdUsers
 _FORGOTTEN: Final = 49
 """INVALID_PRODUCER_ID_MAPPING: the id was not used for `transactional.id.expiration.ms`, seven days."""
 
-_OF_ID: Final = (
-    AbortableError,
-    FencedError,
-    OwedRecordsRefusedError,
-    PreparedTransactionLost,
-    TransactionHangsError,
-)
+_OF_ID: Final = (AbortableError, FencedError, OwedRecordsRefusedError, PreparedTransactionLost, TransactionHangsError)
 """The errors after which a block may go on under another id, if its own records are not the cause."""
 
 SETTLE_MS: Final = 5_000

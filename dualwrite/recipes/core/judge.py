@@ -79,12 +79,7 @@ REFUSALS: Final = MappingProxyType(
             "again, then stop this report with `dualwrite recover --acknowledge-lost ID --apply`",
             (e.PreparedTransactionLost, e.RecordsGoneError),
         ),
-        (
-            "hangs",
-            Concerns.ID,
-            "end the transaction with the command that the error names",
-            (e.TransactionHangsError,),
-        ),
+        ("hangs", Concerns.ID, "end the transaction with the command that the error names", (e.TransactionHangsError,)),
         (
             "not-proven",
             Concerns.ID,
@@ -119,12 +114,7 @@ REFUSALS: Final = MappingProxyType(
             "correct the setting that the error names, or accept the database by name",
             (e.UnsafeDatabaseError,),
         ),
-        (
-            "not-durable",
-            Concerns.ALL,
-            "bring the standby back that COMMIT waits for",
-            (e.NotDurableError,),
-        ),
+        ("not-durable", Concerns.ALL, "bring the standby back that COMMIT waits for", (e.NotDurableError,)),
         (
             "right",
             Concerns.ALL,

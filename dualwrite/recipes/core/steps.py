@@ -41,13 +41,7 @@ _MOST_MARGIN_MS: Final = 1_000
 class DualWriteSteps:
     """The steps of the dual writes under one transactional id, which its caller has acquired."""
 
-    def __init__(
-        self,
-        owned: OwnedId,
-        *,
-        lost_commits: LostCommits,
-        repairability: Repairability,
-    ) -> None:
+    def __init__(self, owned: OwnedId, *, lost_commits: LostCommits, repairability: Repairability) -> None:
         self._owned = owned
         self._slot = owned.slot
         self._lost_commits = lost_commits

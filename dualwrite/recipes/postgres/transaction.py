@@ -63,12 +63,7 @@ class PostgresTransaction(PostgresSteps):
     """The driver's own connection."""
 
     def __init__(
-        self,
-        connection: Any,
-        watch: StatementWatch,
-        of: Connections | None,
-        pin: Pin,
-        must_be_in: Any = None,
+        self, connection: Any, watch: StatementWatch, of: Connections | None, pin: Pin, must_be_in: Any = None
     ) -> None:
         self.pin = pin
         self._must_be_in = must_be_in

@@ -44,12 +44,7 @@ class PsycopgTransaction(PostgresTransaction):
     _watch: Watch
 
     def __init__(
-        self,
-        connection: AnyConnection,
-        records: RecordBuffer,
-        of: Connections | None,
-        pin: Pin,
-        must_be_in: Any = None,
+        self, connection: AnyConnection, records: RecordBuffer, of: Connections | None, pin: Pin, must_be_in: Any = None
     ) -> None:
         assert_can_begin(connection)
         super().__init__(connection, Watch(connection, records), of, pin, must_be_in)

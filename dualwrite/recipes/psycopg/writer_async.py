@@ -23,12 +23,7 @@ from dualwrite.settings import WriterPoolSettings, WriterSettings
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
 
-__all__ = [
-    "AsyncPsycopgDualTransaction",
-    "AsyncPsycopgDualWriter",
-    "PoolStatus",
-    "Resolution",
-]
+__all__ = ["AsyncPsycopgDualTransaction", "AsyncPsycopgDualWriter", "PoolStatus", "Resolution"]
 
 Source: TypeAlias = (
     "str | AsyncConnectionPool[Any] "

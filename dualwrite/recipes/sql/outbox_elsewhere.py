@@ -131,12 +131,7 @@ class OutboxInSteps(OutboxTable):
     """The outbox on MySQL, MariaDB or SQLite, and the block that is added."""
 
     def __init__(
-        self,
-        statements: Any,
-        has_ended: HasEnded,
-        sql: SqlOfSteps,
-        *,
-        forgets: Callable[[], bool] = forgets,
+        self, statements: Any, has_ended: HasEnded, sql: SqlOfSteps, *, forgets: Callable[[], bool] = forgets
     ) -> None:
         super().__init__(statements, has_ended, sql)
         self._in_steps = sql

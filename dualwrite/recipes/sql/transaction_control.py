@@ -234,11 +234,7 @@ POSTGRES: Final = _grammar(
 MYSQL: Final = _grammar(
     f"{_HARMLESS_IN_MYSQL}|{_SET_IN_MYSQL}",
     # sql_mode: the default, ANSI_QUOTES, NO_BACKSLASH_ESCAPES
-    (
-        _mysql(_ESCAPED, _ESCAPED.replace("'", '"')),
-        _mysql(_ESCAPED, _NAME),
-        _mysql(_STRING, _NAME),
-    ),
+    (_mysql(_ESCAPED, _ESCAPED.replace("'", '"')), _mysql(_ESCAPED, _NAME), _mysql(_STRING, _NAME)),
     *_EVERYWHERE,
     Refused.IMPLICIT,
 )

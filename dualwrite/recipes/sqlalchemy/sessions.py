@@ -230,10 +230,7 @@ def _begin(session: Session, connection: sa.Connection, writer: SessionWriter) -
     assert_one_database(session, connection)
     records = writer.new_records()
     transaction = FollowedTransaction(
-        connection,
-        writer.backend.engine,
-        records,
-        lambda followed: _SessionWrite(followed, records, writer),
+        connection, writer.backend.engine, records, lambda followed: _SessionWrite(followed, records, writer)
     )
     _followed[session] = transaction
     write: DualWrite = transaction.write

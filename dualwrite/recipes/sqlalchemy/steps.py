@@ -61,11 +61,7 @@ class SqlAlchemyPort(OnConnection):
     """The transaction of a dual write; on a Connection without one (None) only rows are read and written."""
 
     def __init__(
-        self,
-        connection: sa.Connection,
-        pin: Pin,
-        carry: Carry = here,
-        transaction: SqlAlchemyTransaction | None = None,
+        self, connection: sa.Connection, pin: Pin, carry: Carry = here, transaction: SqlAlchemyTransaction | None = None
     ) -> None:
         super().__init__(connection, pin, carry)
         self._driver = driver_connection(connection) if transaction is None else transaction.driver
