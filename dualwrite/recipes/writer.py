@@ -236,10 +236,7 @@ class Block(Generic[BindT, TxT]):
         self._tx = None
 
     async def abandon(self) -> None:
-        """Roll the database back unless it has decided, close, and release the id.
-
-        The next use of the id completes Kafka's transaction by the row.
-        """
+        """Roll back unless the database has decided, close, and release the id, whose next use completes the rest."""
         tx, use = self._tx, self._use
         if tx is not None:
             if tx.progress.outcome is None:

@@ -50,10 +50,7 @@ _MOST_PREPARED: Final = 64
 
 
 def unwrapped(connection: Any) -> Any:
-    """Return the connection behind a pool's proxy, which loses it on release or when the connection is lost.
-
-    Raises InterfaceError if the proxy has lost it.
-    """
+    """Return the connection behind a pool's proxy. Raises InterfaceError if the proxy has lost it."""
     raw = getattr(connection, "_con", connection)
     if raw is None:
         raise asyncpg.InterfaceError("the connection was closed or lost, or released back to its pool")

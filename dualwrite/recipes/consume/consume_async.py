@@ -54,8 +54,5 @@ class AsyncConsumeTransformWrite:
             await self.step()
 
     async def step(self, timeout_ms: int = POLL_MS) -> int:
-        """Poll once, for at most `timeout_ms`, write the records, and return their number.
-
-        See `ConsumeTransformWrite.step`.
-        """
+        """Poll once, and write the records, as `ConsumeTransformWrite.step` does. Return their number."""
         return await self._steps.step(timeout_ms)

@@ -100,10 +100,7 @@ class ConsumedLogs:
         return await self._look_up.ids_for(self._consumer, topics) if topics else {}
 
     async def check(self, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord]:
-        """Return the records that continue the written ones; the consumer reads the others again.
-
-        Raises ConsumedLogReplacedError and ConsumedRecordsMissingError.
-        """
+        """Return the records that continue the written ones; others come again. Raises ConsumedLogErrors."""
         await self._check_topics(records)
         gaps = find_gaps(records, self._next)
         if not gaps:

@@ -68,10 +68,7 @@ class ConfluentAdapter:
         await self._call(self._assign_anew, new, positions)
 
     def _assign_anew(self, partitions: set[TopicPartition], positions: Positions) -> None:
-        """Assign partitions at their positions, or at the group's offsets; assigned ones start again there.
-
-        An interruption leaves them to the next poll, as if they were new.
-        """
+        """Assign partitions at their positions, or the group's; after an interruption they count as new."""
         self._new_partitions |= partitions
         self._assign(self._at(partitions, positions), _named(self._consumer.assignment()))
         self._new_partitions -= partitions

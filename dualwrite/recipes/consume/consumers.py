@@ -170,10 +170,7 @@ class NotingAdapter(ConsumerAdapter):
         raise NotImplementedError
 
     async def _place(self, timeout_ms: int) -> Collection[TopicPartition] | None:
-        """Seek new partitions to their positions and return them, or None if these are not known yet.
-
-        After None or an error, the next poll tries again.
-        """
+        """Seek new partitions to their positions and return them; None if the next poll has to try again."""
         assigned = await self.assignment()
         current = self._current_assignment()
         if current is not self._placed_in:

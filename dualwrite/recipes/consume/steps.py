@@ -104,10 +104,7 @@ class ConsumeSteps:
         return len(records)
 
     async def fetch(self, timeout_ms: int) -> list[ConsumedRecord]:
-        """Poll once, and return the records that may be written. Those that `write` did not write come again.
-
-        Raises ConsumedLogError.
-        """
+        """Poll once, and return the records that may be written; others come again. Raises ConsumedLogError."""
         await self._get_ready()
         self._is_ahead = True  # an interrupted poll has perhaps left records out
         polled, self._membership = await self._consumer.poll(timeout_ms, self._max_records)
@@ -268,10 +265,7 @@ _ABOUT_RECORDS: Final = frozenset(
 
 
 def blames_records(error: Exception) -> bool:
-    """Return whether the same records would fail again when everything else works.
-
-    A failure of the database, of Kafka or of the network would hit any record.
-    """
+    """Return whether the same records would fail again when everything else works."""
     if is_database_trouble(error):
         return False
     if isinstance(error, DualWriteError):

@@ -135,10 +135,7 @@ class RecordBuffer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BufferedRecord:
-        """Check, serialize and buffer one record.
-
-        Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError.
-        """
+        """Check and buffer one record. Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError."""
         if self.is_closed:
             self._assert_open()
         topic = checked_topic(topic)

@@ -157,10 +157,7 @@ class DualWriteCoordinator:
         )
 
     async def acquire_in_turn(self, use: IdUse) -> None:
-        """Give the id to a use as `acquire` does, after waiting for others at most as long as for the row lock.
-
-        Raises IllegalStateError if that takes too long, or if this thread or task itself has the id.
-        """
+        """Give the id to a use as `acquire` does, after waiting at most as long as for the row lock."""
         timeout_s = None if self.owned.lock_timeout_ms is None else self.owned.lock_timeout_ms / 1000
         if self.users.is_mine:
             raise self._not_its_turn(f"of this same {self.users.kind}")

@@ -19,10 +19,7 @@ MYSQL_DRIVERS: Final = frozenset({"pymysql", "MySQLdb", "mysql", "mariadb", "asy
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether `error` or its cause is a serialization failure or a deadlock.
-
-    Such errors are caused by other transactions, so the same transaction may succeed when it is repeated.
-    """
+    """Return whether the same transaction may succeed: after a serialization failure or a deadlock."""
     return _is_conflict(error) or (error.__cause__ is not None and _is_conflict(error.__cause__))
 
 
@@ -58,10 +55,7 @@ def first_line(error: BaseException) -> str:
 
 
 def warn_of_drop(log: logging.Logger, transactional_id: str | None, what: str, error: BaseException) -> None:
-    """Log in one line that `what` failed with `error` and its connection is dropped.
-
-    The drop is harmless, because the database rolls back; the traceback goes to DEBUG.
-    """
+    """Log in one line that `what` failed and its connection is dropped, which is harmless."""
     log.warning(
         "%s: %s failed (%s); dropping its connection; the database rolls back its open transaction",
         owner_of(transactional_id),

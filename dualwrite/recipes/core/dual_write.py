@@ -292,10 +292,7 @@ _UNCHANGED: Final = ("either side", "either database", "othing was written")
 
 
 def say_of_block(error: BaseException) -> None:
-    """Reword a producer's error that leaves a block, and its cause, and add what state both sides are in.
-
-    Harmless when repeated.
-    """
+    """Reword a producer's error, and its cause, for a block, with the state of both sides. May be repeated."""
     if not isinstance(error, KafkaError | InvalidRecordError) or not error.args:
         return
     cause = error.__cause__

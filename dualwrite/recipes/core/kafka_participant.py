@@ -21,10 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def _result_of(returned: ResultT | Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of a call of either producer.
-
-    It checks for the class, because a check for an ABC costs another call.
-    """
+    """Return the result of a call of either producer. A check for an ABC would cost another call."""
     of_any_kind: Any = returned
     result: ResultT = await of_any_kind if isinstance(of_any_kind, CoroutineType) else of_any_kind
     return result

@@ -25,10 +25,7 @@ _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for
 
 
 async def kept(database: DatabaseTransaction, transactional_id: str, row: PreparedTxnState) -> Sequence[BufferedRecord]:
-    """Return the records of the row's transaction if the database keeps them, with the partitions they were sent to.
-
-    Raises StateRowError if their rows are gone, or cannot be read.
-    """
+    """Return the records that the database keeps of the row's transaction, placed. Raises StateRowError."""
     try:
         contents, partitions = await database.stored_blocks(transactional_id).last_batch(transactional_id, row)
         records = [record for content in contents for record in decode(content).records]

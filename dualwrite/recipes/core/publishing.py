@@ -91,10 +91,7 @@ class Publishing:
         yet that it is committed."""
 
     def assert_owed_not_refused(self) -> None:
-        """Raise OwedRecordsRefusedError again if it was raised a short time ago.
-
-        Each attempt takes the id over, which raises its producer epoch.
-        """
+        """Raise OwedRecordsRefusedError again for a while: each attempt raises the producer epoch."""
         refused = self._blocks.owed_refusal
         if refused is not None and self._clock_s() < self._not_before_s:
             raise copy(refused) from refused.__cause__
@@ -197,10 +194,7 @@ class Publishing:
         return True
 
     async def repair_at_once(self) -> None:
-        """Publish decided records again that Kafka has aborted, or leave that to the next use of the id.
-
-        Raises PreparedTransactionLost if they cannot be published again.
-        """
+        """Publish aborted records again, or leave that to the next use. Raises PreparedTransactionLost."""
         expected: tuple[type[Exception], ...] = (DualWriteError, *self._owned.database.errors)
         try:
             await self.recover()
@@ -218,10 +212,7 @@ class Publishing:
     async def recover(
         self, examine: Callable[[PreparedTxnState], bool] | None = None, *, publishes_all: bool = True
     ) -> Resolution:
-        """Complete the open transaction of the id by the row; publish again the decided records that Kafka aborted.
-
-        Then publish the stored blocks. `examine` and `publishes_all` are as `DualWriteCoordinator.recover` has them.
-        """
+        """Carry out `DualWriteCoordinator.recover`, also after a commit whose response was lost."""
         owned = self._owned
         if self._slot.state is SlotState.UNRESOLVED:
             with suppress(PreparedTransactionLost):  # the take-over below repairs the transaction, or raises this again
@@ -448,10 +439,7 @@ class Publishing:
         await in_own_transaction(owned.database.begin, settle, owned.uninterrupted)
 
     async def _is_seen(self, manifest: Manifest) -> bool:
-        """Return whether readers see the transaction, which Kafka has committed, in all its partitions.
-
-        Where the log may not be read, the coordinator is believed, as by `verify`.
-        """
+        """Return whether readers see the committed transaction; believe the coordinator as `verify` does."""
         try:
             end = await self._owned.kafka.end_of(manifest, self._owned.resolve_timeout_ms, is_over=True)
         except AuthorizationError:

@@ -76,10 +76,7 @@ def remedy_of(error: BaseException) -> str:
 
 
 def is_only_of(block: Sequence[BufferedRecord], owed: Sequence[BufferedRecord], error: BaseException) -> bool:
-    """Return whether it is certain that a record of the block was refused, and no owed one.
-
-    The owed records are sent first, in the same transaction.
-    """
+    """Return whether it is certain that a record of the block was refused, and no owed one, which come first."""
     if any(record.fate is None or _is_refused(record) for record in owed):
         return False
     return not isinstance(error, AbortableError) or any(map(_is_refused, block))

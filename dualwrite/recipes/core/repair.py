@@ -204,10 +204,7 @@ async def _manifest_to_verify(owned: OwnedId, database: DatabaseTransaction, row
 
 
 async def _final_end(owned: OwnedId, manifest: Manifest) -> TransactionEnd:
-    """Read the end of a transaction whose coordinator has decided it. Raises NoMarkerError if no marker will come.
-
-    On tier 1 a take-over does not wait for markers, so the coordinator is asked whether it still writes some.
-    """
+    """Read the end of a decided transaction; ask for markers in progress. Raises NoMarkerError."""
     try:
         return await owned.kafka.end_of(manifest, owned.resolve_timeout_ms, is_over=True)
     except NoMarkerError:
@@ -263,10 +260,7 @@ def log_unreadable(transactional_id: str, row: PreparedTxnState, error: Authoriz
 async def _owed(
     owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd
 ) -> Sequence[BufferedRecord]:
-    """Read the records of the aborted partitions, or all that an outbox has kept if some are gone.
-
-    Raises PreparedTransactionLost if neither has all that was lost, and NotProvenError as `_kept` does.
-    """
+    """Read the owed records from the log, or all from the outbox. Raises PreparedTransactionLost, and as `_kept`."""
     if manifest.has_offsets:
         raise _lost(
             owned,

@@ -125,10 +125,7 @@ class Repairability:
             raise _refused(owned.kafka.guarantee, obstacle_of_length(manifest))
 
     async def log_will_tell(self, text: str, kafka: KafkaParticipant) -> bool:
-        """Return whether all topics of a manifest can be read, and keep the records of an aborted transaction.
-
-        A topic is looked up once: a later change of it costs one more statement, or needs a person.
-        """
+        """Return whether the topics of a manifest can be read, and keep records. Looks each up once."""
         manifest = Manifest.parse(text)
         if manifest is None:
             return False

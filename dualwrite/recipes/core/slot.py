@@ -95,10 +95,7 @@ class Slot:
         in_doubt: PreparedTxnState | None = None,
         owed: Sequence[BufferedRecord] | None = None,
     ) -> None:
-        """Change the state together with its facts; those that are not given stay as they are.
-
-        Raises IllegalStateError if the table does not allow the transition.
-        """
+        """Change the state with its facts; others stay. Raises IllegalStateError for a transition not in the table."""
         known = self.known
         if to not in TRANSITIONS[known.state]:
             raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {known.state} to {to}")

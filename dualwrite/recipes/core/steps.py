@@ -112,10 +112,7 @@ class DualWriteSteps:
         owned.telemetry.reach(PausePoint.AFTER_PREPARE)
 
     async def write_prepared(self, write: DualWriteProgress) -> None:
-        """Write the prepared state and its manifest to the locked row, as the last statement before COMMIT.
-
-        Raises UnsupportedByBrokerError or RetriableError as `send` does.
-        """
+        """Write the prepared state and its manifest, as the last statement before COMMIT. Raises as `send`."""
         owned, previous, new = self._owned, write.locked_row, write.prepared_state
         if new == previous:
             raise self._names_another(write)
@@ -158,10 +155,7 @@ class DualWriteSteps:
             await self._after_commit(write)
 
     def _assert_within_bound(self, write: DualWriteProgress, bounded_ms: int) -> None:
-        """Raise BoundExceededError if Kafka may abort the transaction before it receives the decision.
-
-        Kafka counts from the first record, which it received after `sends_since_s`.
-        """
+        """Raise BoundExceededError if Kafka may abort before the decision; it counts from the first record."""
         passed_ms = (monotonic.since_boot_s() - write.sends_since_s) * 1000
         if passed_ms < bounded_ms - min(bounded_ms // 10, _MOST_MARGIN_MS):
             return

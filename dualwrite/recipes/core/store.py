@@ -98,10 +98,7 @@ class StoredBlocks(Protocol):
         assert not blocks, _CANNOT_STORE
 
     async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
-        """Return the last batch of an outbox if it was published by `state`; NO_BATCH otherwise.
-
-        Raises StateRowError if some of its rows are gone.
-        """
+        """Return the last batch if `state` published it, else NO_BATCH. Raises StateRowError if rows are gone."""
         return NO_BATCH
 
     async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
@@ -248,10 +245,7 @@ class Diversion(Protocol):
         """Return where blocks go, as this transaction sees it."""
 
     async def begin(self, now_ms: int) -> bool:
-        """Begin the diversion with the commit of this transaction.
-
-        Return False, and change nothing, if there is one.
-        """
+        """Begin the diversion with this transaction's commit. Return False, and change nothing, if there is one."""
 
     async def hold(self) -> bool:
         """Let no diversion begin or end before the end of this transaction. Return whether there is one."""
@@ -292,10 +286,7 @@ class OutboxDatabase(Database, Protocol):
         """Create the row of a pool's diversion, in a separate transaction. May be repeated."""
 
     async def prepare_outbox(self) -> None:
-        """Create the outbox's table, in a separate transaction. Costs nothing when repeated.
-
-        Raises StateRowError if it is missing and may not be created here.
-        """
+        """Create the outbox's table, separately and once. Raises StateRowError if it may not be created."""
 
     async def has_waiting(self, transactional_id: str) -> bool:
         """Return whether any blocks wait in the outbox, without a lock."""
@@ -403,10 +394,7 @@ def wait_given_up(transactional_id: str | None) -> NotDurableError:
 
 
 def not_as_locked(transactional_id: str, previous: PreparedTxnState, *, past: str) -> StateRowError:
-    """Return the error for a row that changed under the lock, or whose lock is gone.
-
-    `past` names the library that would have refused the statement that did it.
-    """
+    """Return the error for a row that changed under the lock, by a statement that `past` would have refused."""
     error = StateRowError(
         f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r}, although this "
         "transaction locked it: another program writes to kafka_transaction_state, or a COMMIT or ROLLBACK bypassed "

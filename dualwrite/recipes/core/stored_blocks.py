@@ -230,10 +230,7 @@ class BlockStore:
     # ---- refusals -------------------------------------------------------------------------------------------
 
     def note_refused(self, waiting: Waiting, topic: str, error: DualWriteError) -> Exception:
-        """Return the error to raise after Kafka has refused owed or waiting records; fewer blocks are tried next.
-
-        Call it before the transaction is aborted.
-        """
+        """Return the error for refused records, before their abort; fewer blocks are tried next."""
         if self.timestamps.help_with(error, waiting.records or self._owned.owed):
             return NextAttemptError()
         if len(waiting.blocks) > 1:

@@ -230,9 +230,6 @@ def _send_span(tracer: Tracer, parent: Span, records: list[BufferedRecord], clie
 
 
 def telemetry_of(transactional_id: str, pause: PauseHook | None = None) -> Telemetry:
-    """Return the telemetry of a transactional id: a no-op if OpenTelemetry is not installed.
-
-    The pause hook, if there is one, is called at each step, after the telemetry.
-    """
+    """Return the telemetry of an id: without OpenTelemetry only the pause hook is told of each step."""
     found = metrics.instruments()
     return Telemetry(pause) if found is None else OpenTelemetry(transactional_id, found, pause)

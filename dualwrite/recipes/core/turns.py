@@ -58,10 +58,7 @@ class IdUsers:
         return self._queue[0]
 
     async def join_and_wait(self, use: IdUse, timeout_s: float | None) -> bool:
-        """Queue a use, which must `leave` in any case, and wait until it has the id.
-
-        Return False if the time limit has passed.
-        """
+        """Queue a use, which must `leave`, until it has the id. Return False if the time limit has passed."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         bell = use.bell = self._new_bell()
         self.join(use)

@@ -56,10 +56,7 @@ async def direct(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 async def shield(steps: Coroutine[Any, Any, ResultT], on_cancellation: Callable[[], object] = lambda: None) -> ResultT:
-    """Carry out steps in a separate task, which cancellations of the current task never reach.
-
-    Each of them calls `on_cancellation`.
-    """
+    """Carry out steps in a task of their own; each cancellation meanwhile calls `on_cancellation`."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

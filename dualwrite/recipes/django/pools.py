@@ -30,10 +30,7 @@ _making = threading.Lock()
 
 
 def pool_of(wrapper: Any) -> Pool:
-    """Return the pool for a connection's database, which all threads share. Raises ConfigError.
-
-    A forked child gets its own, as with every pool.
-    """
+    """Return the pool for a connection's database, shared by the threads of a process. Raises ConfigError."""
     key = _key_of(wrapper)
     pool = _pools.get(key)
     if pool is None:

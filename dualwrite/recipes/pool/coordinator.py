@@ -428,10 +428,7 @@ class PoolCoordinator:
             self.connect_first = None
 
     def leave_to_parent(self) -> None:
-        """Abandon everything in a forked child.
-
-        Slots, leases and blocks belong to the parent; its locks may be held by threads that the child does not have.
-        """
+        """Abandon everything in a forked child, where locks may be held by threads that it lacks."""
         self.is_of_this_process = False
 
     # ---- Kafka ----------------------------------------------------------------------------------------------
@@ -459,10 +456,7 @@ class PoolCoordinator:
     # ---- a slot ---------------------------------------------------------------------------------------------
 
     async def wait_for_turn(self, turn: Turn) -> None:
-        """Wait until this process may use one more slot. Raises PoolTimeoutError, and KafkaUnreachableError.
-
-        The end of the block ends the turn, or the wait for it, in any case.
-        """
+        """Wait until the block may use one more slot. Raises PoolTimeoutError, KafkaUnreachableError."""
         bell = self._runtime.bell()
         deadline_s = time.monotonic() + self._acquire_timeout_ms / 1000
         turn.wake = bell.ring

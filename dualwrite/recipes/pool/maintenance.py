@@ -229,10 +229,7 @@ class PoolMaintenance:
         return []
 
     async def _lets_blocks_through(self) -> bool:
-        """Return whether the outbox is ready and an id was recovered. Raises the errors with which blocks are refused.
-
-        The idle slots are given back first, so that there is an id to recover.
-        """
+        """Return whether the outbox is ready and an id was recovered, once idle ones are given back."""
         if self._outbox is not None:
             await self._outbox.prepare_again()
         if not self._needs_slots:
@@ -259,10 +256,7 @@ class PoolMaintenance:
     # ---- leases ---------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Renew our leases, and give up the slots that other processes have taken.
-
-        Only leases of registered slots are renewed: a lease that was taken only halfway must expire.
-        """
+        """Renew the leases of registered slots, and give up those that other processes have taken."""
         before = [slot for slot in self._registry.all_slots() if not slot.lease_lost]
         held = await self._leases.renew({slot.number for slot in before})
         lost = [slot for slot in before if slot.number not in held]
@@ -280,10 +274,7 @@ class PoolMaintenance:
     async def claims(
         self, number: int, claim: Callable[[], Awaitable[bool]], hand: Hand, *, gives_way: bool = False
     ) -> bool:
-        """Reserve a slot and claim its lease. Return whether both succeeded; `end_lease` or `take_new` comes next.
-
-        `gives_way`: do neither while a recovery is in progress.
-        """
+        """Reserve a slot and claim its lease, unless it `gives_way` to a recovery. Return whether it has both."""
         if not self._registry.reserve(number, hand, gives_way=gives_way):
             return False  # in another hand of this process, whose heartbeat may be late
         won = False
@@ -327,10 +318,7 @@ class PoolMaintenance:
             self._resolver_bell.ring()
 
     async def _begin_recovery(self, hand: Hand) -> None:
-        """Wait until no other task of this process resolves a slot: this recovery must report all that stay open.
-
-        New attempts of the background give way.
-        """
+        """Wait until no other task resolves a slot: this recovery must report all that stay open."""
         while not self._registry.begin_recovery(hand):
             await self._runtime.bell().wait(_MOMENT_S)
         others = self._registry.in_hand()

@@ -333,10 +333,7 @@ class OutboxWrites:
         return bool(self._unresolved)
 
     async def resolve_lost(self) -> Exception | None:
-        """Resolve the blocks that were left to the background, as far as that is possible now.
-
-        Return an error that the next attempt may not meet.
-        """
+        """Resolve the blocks left to the background. Return an error that the next attempt may not meet."""
         failure: Exception | None = None
         for write in list(self._unresolved):
             try:

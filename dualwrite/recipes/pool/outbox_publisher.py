@@ -313,10 +313,7 @@ class OutboxPublisher:
         return is_over and self.writes.diverts and not self.writes.note_diverted(False, before)
 
     async def _diversion_to_end(self) -> str | None:
-        """Return the name of the diversion of this process, or of others, for which it looks every few seconds.
-
-        While it publishes, as `dualwrite publish` does at all times, no other process can end theirs.
-        """
+        """Return the name of the diversion of this process, or of others, which no other can end now."""
         if self.writes.diverts:
             return self.writes.diversion
         now_s = time.monotonic()
@@ -326,10 +323,7 @@ class OutboxPublisher:
         return self.writes.diversion if await self.writes.look_at_others() else None
 
     async def _linger(self) -> None:
-        """Let more blocks gather for the next batch, after one that was not empty, unless a `recover` waits.
-
-        The cost of a batch hardly depends on its number of blocks, up to some dozens.
-        """
+        """Let blocks gather after a batch that was not empty: a batch costs the same for some dozens."""
         if not self._settings.linger_ms or not self._was_not_empty:
             return
         ends_s = time.monotonic() + self._settings.linger_ms / 1000

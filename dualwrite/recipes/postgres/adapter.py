@@ -201,10 +201,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
         await in_own_transaction(partial(self._begin, self._beside, RecordBuffer()), prove, self._uninterrupted)
 
     async def transaction(self, connection: Any, records: RecordBuffer, before: Before | None = None) -> TransactionT:
-        """Begin the transaction of a block, on the caller's connection or on one of ours.
-
-        `before` is awaited with the connection before the transaction begins.
-        """
+        """Begin a block's transaction, on the caller's connection or one of ours, which `before` gets first."""
         if connection is None:
             return await self._begin(self._of_blocks, records, before)
         if before is not None:

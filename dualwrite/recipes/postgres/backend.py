@@ -68,10 +68,7 @@ class Driver(ABC):
         raise ConfigError(f"the database of {self.sources}, not {source!r}")
 
     def connections_beside(self, source: Any, *, most_kept: int) -> Connections:
-        """Return connections to the same database as `connections_from(source)` that blocks do not use.
-
-        Blocks may hold all of the other connections while they wait for statements on these.
-        """
+        """Return connections to the same database that no block can hold."""
 
         async def make() -> Any:
             if isinstance(source, str):

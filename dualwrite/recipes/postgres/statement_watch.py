@@ -63,10 +63,7 @@ class StatementWatch(ABC):
             self._records.refuse(error)
 
     def assert_savepoints_known(self) -> None:
-        """Raise TransactionEndedInsideError if there was a rollback to a savepoint that the block did not set.
-
-        Its records were dropped, perhaps without their changes. Django begins another dual write after that.
-        """
+        """Raise TransactionEndedInsideError after a rollback past the block's first savepoint."""
         if self._records.rolled_back_beyond:
             raise TransactionEndedInsideError(_BEYOND)
 

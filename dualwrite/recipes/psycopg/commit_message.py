@@ -64,10 +64,7 @@ class PsycopgCommitMessage(CommitMessage):
             attributes[_COMMIT] = self._of_connection
 
     def send(self) -> Any:
-        """Commit as `connection.commit()` does, but never cancel it; do nothing when repeated.
-
-        Returns None, or an awaitable of it.
-        """
+        """Commit as `connection.commit()`, but never cancel it; once. Returns None, or an awaitable of it."""
         connection = self.connection
         if isinstance(connection, psycopg.AsyncConnection):
             return self._send_in_loop(connection)

@@ -228,10 +228,7 @@ class _Savepoint:
             raise
 
     def has_succeeded(self, nested: psycopg.Transaction | psycopg.AsyncTransaction) -> None:
-        """Note that psycopg's block has ended, in a pipeline after the responses to all statements of its body.
-
-        psycopg swallows a Rollback.
-        """
+        """Note that psycopg's block has ended, with all its responses. It swallows a Rollback."""
         self._is_kept = self._raised is None and not nested.force_rollback
 
     def end(self) -> None:

@@ -224,10 +224,7 @@ _IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, as libpq returns i
 
 
 def mark_next_begin(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """Make the next BEGIN of `connection` set a new mark, and store it in the attribute `MARK_ATTRIBUTE`.
-
-    A connection that is already in a transaction, or in autocommit mode, gets no mark.
-    """
+    """Make the next BEGIN set a new mark, noted in `MARK_ATTRIBUTE`; none in autocommit mode."""
     attributes = vars(connection)
     attributes.pop(MARK_ATTRIBUTE, None)
     if connection.pgconn.transaction_status == _IDLE and not connection.autocommit:

@@ -107,10 +107,7 @@ class PsycopgTransaction(PostgresTransaction):
         return int((await self._execute(sql, values)).rowcount)
 
     def _script(self, sql: str) -> Coroutine[Any, Any, PGresult]:
-        """Execute statements without parameters in one round trip. Return the last one's response.
-
-        It bypasses psycopg's cursor, whose overhead would double the cost of such a statement.
-        """
+        """Execute statements without parameters in one round trip, without a cursor. Return the last response."""
         return self._answer(answered(self.connection, sql))
 
     async def _answer(self, steps: PQGen[PGresult]) -> PGresult:

@@ -30,10 +30,7 @@ class _Watched:
 
 @cache
 def watched_cursor(factory: Any) -> Any:
-    """Derive a cursor class from `factory` that reports its statements to its connection's watch, if there is one.
-
-    A factory that was derived already is returned unchanged.
-    """
+    """Derive a cursor class that reports its statements to its connection's watch, if there is one."""
     if issubclass(factory, _Watched):
         return factory
     return _awaited_cursor(factory) if issubclass(factory, psycopg.AsyncCursor) else _blocking_cursor(factory)

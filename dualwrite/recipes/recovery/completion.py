@@ -67,10 +67,7 @@ class Completion:
         return tuple(self._taken_out.values())
 
     def complete(self, seen: Seen, *, apply: bool) -> Found:
-        """Complete the transaction by the steps of a dual write, under the lock of the row, created if it is missing.
-
-        Nothing is changed if the facts under the lock require leaving the id alone.
-        """
+        """Complete the transaction by the steps of a dual write, if the facts under the row's lock allow it."""
         unnamed = unnamed_row(seen)
         now, action = seen, Action.NOTHING
 
@@ -105,10 +102,7 @@ class Completion:
         return found(now, done, changed=outcome is not Outcome.NOTHING)
 
     def _examine(self, seen: Seen, now: Seen, action: Action, *, apply: bool) -> bool:
-        """Prepare the action, and return whether the aborted records are to be published again.
-
-        Raises _LeftAlone or _PublishAgain to end the examination.
-        """
+        """Prepare the action; return whether to publish aborted records. Raises _LeftAlone or _PublishAgain."""
         if action in (Action.LOST, Action.ACKNOWLEDGE) and is_newly_aborted(seen, now):
             raise not_read_yet(now)
         if action in _NEEDS_READING and not was_read(seen, now):
@@ -148,10 +142,7 @@ class Completion:
         return replace(again, row=StoredRow(str(row), ""), end=None, is_given_up=False)  # the next round looks at it
 
     def _acknowledge(self, seen: Seen) -> None:
-        """Acknowledge a loss, or owed records that are taken out: overwrite the trace at the coordinator.
-
-        The row keeps the decision, as dealt with.
-        """
+        """Overwrite the coordinator's trace of a loss, or of records taken out; the row keeps the decision."""
         refuses = seen.finding is Finding.ABORTED or seen.is_behind
         if seen.description is not None and refuses:
             self.admin.overwrite_end(seen.description)

@@ -198,10 +198,7 @@ def _is_not_proven(seen: Seen, action: Action) -> bool:
 
 
 def _has_no_evidence(seen: Seen) -> bool:
-    """Return whether the log has lost the records of the row's transaction, and no coordinator tells how it ended.
-
-    Blocks that wait are published all the same, as a writer would.
-    """
+    """Return whether the log has lost the row's records, no coordinator tells their end, and no block waits."""
     is_gone = seen.end is not None and bool(seen.end.gone)
     return is_gone and seen.waits_ms is None and not seen.is_settled and finding_of(seen) is Finding.NO_TRACE
 

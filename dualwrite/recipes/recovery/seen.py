@@ -163,10 +163,7 @@ class Seen:
 
     @cached_property
     def finding(self) -> Finding:
-        """The finding about the transaction in the row that the coordinator's description proves.
-
-        A settled one is not open: another cluster assigned the same pair.
-        """
+        """The finding about the row's transaction by its description; a settled one is not open."""
         found = find(self.stored, self.described, self.cluster.transaction_version)
         return Finding.OTHER_OPEN if found is Finding.OPEN and self.is_settled else found
 

@@ -80,10 +80,7 @@ _DATABASE: Final = "SELECT CAST(oid AS text) FROM pg_catalog.pg_database WHERE d
 
 
 def present_place() -> Query[Place]:
-    """Query PostgreSQL for the place of this database.
-
-    A standby that is promoted keeps both identifiers; a dump that is restored elsewhere gets new ones.
-    """
+    """Query PostgreSQL for the place of this database, which a standby keeps, and a dump does not."""
     may_read = yield _MAY_READ_CONTROL, {}
     system = (yield _SYSTEM, {}) if may_read[0][0] else [(None,)]
     database = yield _DATABASE, {}

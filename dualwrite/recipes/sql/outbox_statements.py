@@ -133,10 +133,7 @@ MAY_VACUUM: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE o
 
 
 def if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> BeforeCommit:
-    """Return a statement that makes COMMIT durable, if a block is still added, in its transaction.
-
-    Otherwise it fails, and the error quotes ANOTHER_TRANSACTION and the token.
-    """
+    """Return a statement that makes COMMIT durable if the block is added; else its error quotes the token."""
     values = {"id": transactional_id, "seq": str(added.seq), "mark": mark, "token": token}
     return BeforeCommit(pinned.sql(_IF_ADDED), values)
 

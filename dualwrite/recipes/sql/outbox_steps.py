@@ -207,10 +207,7 @@ def _no_longer_known(transactional_id: str, seq: int, forgotten: int) -> StateRo
 
 
 def _batch_of(transactional_id: str, found: Sequence[Sequence[Any]]) -> LastBatch:
-    """Return the last batch from the records of its blocks, each beside the partitions of all their records.
-
-    Raises StateRowError if a block is gone.
-    """
+    """Return the last batch from its rows. Raises StateRowError if a block is gone."""
     if any(content is None for content, _ in found):
         raise gone(
             transactional_id,

@@ -125,10 +125,7 @@ def postgres_savepoint(name: str) -> str:
 
 
 def _savepoint_in(statement: str, *, keeps_case: bool) -> Savepoint | None:
-    """Return what a statement does to a savepoint; None if that is not clear.
-
-    `keeps_case`: whether quoted names that differ in case, or have other letters, are different names.
-    """
+    """Return what a statement does to a savepoint; None if unclear. `keeps_case`: of quoted names."""
     found = _SAVEPOINT.fullmatch(statement)
     if found is None:
         return None

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 def raise_durability(connection: sa.Connection) -> None:
-    """Make this COMMIT durable, overriding the role, the database and the URL: what Kafka is told must not be lost.
-
-    Set in each transaction, because behind PgBouncer a session setting belongs to another client's session.
-    """
+    """Make this COMMIT durable; a setting of the session would be another client's behind PgBouncer."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT {RAISE}")
 

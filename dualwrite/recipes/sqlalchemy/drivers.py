@@ -250,10 +250,7 @@ def _raise_as_sqlalchemy(connection: sa.Connection, error: BaseException, sql: s
 
 
 def in_transaction(driver: Any) -> bool | None:
-    """Return whether a driver's connection reports that it is in a transaction.
-
-    Returns None if the driver cannot tell, or the connection is closed.
-    """
+    """Return whether a driver's connection is in a transaction; None if it cannot tell, or is closed."""
     try:
         if (libpq := getattr(driver, "pgconn", None)) is not None:  # psycopg
             return bool(libpq.transaction_status != _PSYCOPG_IDLE)

@@ -63,10 +63,7 @@ def drop_dualwrite_tables(schema: str | None = None, *, consumed_offsets: bool =
 
 
 def create_dualwrite_outbox_table(schema: str | None = None) -> None:
-    """Create the table for `Outbox()` and `Direct(when_kafka_is_away="store")`.
-
-    Raises ConfigError for a database that cannot have it.
-    """
+    """Create the outbox's table. Raises ConfigError for a database that cannot have it."""
     assert_has_outboxes(op.get_context().dialect)
     _create(kafka_transaction_outbox, schema)
 

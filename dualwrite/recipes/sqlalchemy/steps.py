@@ -208,10 +208,7 @@ class OnOthers(SqlAlchemyPort):
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
 
     def _assert_unbroken(self) -> None:
-        """Raise TransactionEndedInsideError if the transaction is another than at the beginning, and that shows.
-
-        To be called once, behind the last statement before `commit`.
-        """
+        """Raise TransactionEndedInsideError if the transaction is another one, once, before `commit`."""
 
     async def witness(self, transactional_id: str) -> str | None:
         """Read the row without a lock, and write, so that a commit proves the durability of everything read."""

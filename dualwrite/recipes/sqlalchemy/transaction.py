@@ -167,10 +167,7 @@ class SqlAlchemyTransaction:
         return record is not None and record.fairy_ref is not None and record.fairy_ref() is fairy
 
     def flush(self) -> None:
-        """Send the Session's pending statements. Raises the database's errors, and those of `assert_intact`.
-
-        On MySQL, also release the Session's open savepoints, which end with the mark.
-        """
+        """Send the Session's pending statements, on MySQL with its open savepoints. Raises as `assert_intact`."""
         assert self.session is not None, "it holds something back"
         self.session.flush()
         while self._is_on_mysql and (nested := self.session.get_nested_transaction()) is not None:
@@ -252,10 +249,7 @@ class SqlAlchemyTransaction:
             raise IllegalStateError(_BYPASSED)
 
     def rollback(self) -> None:
-        """Roll back, if necessary by dropping the connection, which makes the database roll back.
-
-        Raises only errors of signal handlers.
-        """
+        """Roll back, if necessary by dropping the connection. Raises only errors of signal handlers."""
         if self._belongs_to_the_parent:
             return
         try:
