@@ -70,10 +70,7 @@ class PooledConnections(Connections):
         return int(self._pool.get_max_size()) + 1
 
     async def acquire(self) -> Any:
-        """Take a free connection, or wait for one. Raises PoolTimeoutError: an `asyncpg.Pool` has no limit of its own.
-
-        Opening a connection has a different limit, set by asyncpg.
-        """
+        """Take a free connection, or wait for one. Raises PoolTimeoutError: an `asyncpg.Pool` has no limit."""
         if self._wait_ms is None or not driver.is_exhausted(self._pool):
             return await self._pool.acquire()
         try:

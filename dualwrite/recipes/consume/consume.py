@@ -98,10 +98,7 @@ class ConsumeTransformWrite:
 
 
 def adapter_of(consumer: Any) -> ConsumerAdapter:
-    """Return the adapter for a consumer.
-
-    Raises ConfigError for another library's consumer, and for settings that break the guarantee (such as auto-commit).
-    """
+    """Return the adapter for a consumer. Raises ConfigError for another library's, and for unsafe settings."""
     library = type(consumer).__module__.partition(".")[0]
     if library == "kafka":
         return KafkaPythonAdapter(consumer)

@@ -105,10 +105,7 @@ class Publishing:
             pass_on_signal(error)
 
     async def why_refused(self, error: DualWriteError) -> DualWriteError:
-        """Return the error to raise after Kafka has refused a block's records, or the owed ones that went with them.
-
-        The owed records are published alone, which shows whether they are refused. The block itself is rolled back.
-        """
+        """Return the error for refused records, after publishing the owed ones alone to see if it was those."""
         expected: tuple[type[Exception], ...] = (DualWriteError, *self._owned.database.errors)
         try:
             await self.recover()

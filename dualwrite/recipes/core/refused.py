@@ -113,10 +113,7 @@ def _renewed(record: BufferedRecord, now_ms: int) -> BufferedRecord:
 
 
 def refused_topic(records: Sequence[BufferedRecord]) -> str:
-    """Return the topic of the refused record; all topics if that record is not known.
-
-    Call it before the transaction is aborted, which drops the other records.
-    """
+    """Return the topic of the refused record, or all; call it before the abort, which drops the records."""
     refused = [record.topic for record in records if _is_refused(record)]
     not_sent = [record.topic for record in records if record.fate is None]
     if refused or not_sent:

@@ -264,10 +264,7 @@ class OutboxTransaction(DatabaseTransaction, Protocol):
     """A transaction of a database with an outbox."""
 
     def diversion(self, name: str, timeout_ms: int | None = None) -> Diversion:
-        """Return the diversion of a pool as seen here.
-
-        Its methods raise RowLockTimeoutError after waiting for other transactions for `timeout_ms`.
-        """
+        """Return the diversion of a pool, whose methods raise RowLockTimeoutError after `timeout_ms`."""
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add the records of this block, as the last statement before `commit`, which is durable then.

@@ -27,10 +27,7 @@ def backoff_s(failures: int) -> float:
 
 
 async def settled(value: Any) -> Any:
-    """Return the result of a call, and await it first if it is an awaitable; a blocking call's result is a value.
-
-    So code for threads and for asyncio is written once; with blocking calls it never suspends.
-    """
+    """Return the result of a call, awaited if it is awaitable: one code serves threads and asyncio."""
     return await value if hasattr(value, "__await__") else value
 
 

@@ -108,10 +108,7 @@ class PooledBlock:
             await self.take_slot()
 
     async def take_slot(self) -> None:
-        """Take a slot, unless the block has one.
-
-        Raises PoolTimeoutError, KafkaUnreachableError while Kafka is away, and database errors from leasing.
-        """
+        """Take a slot, unless the block has one. Raises PoolTimeoutError, KafkaUnreachableError, database errors."""
         pool, turn = self._pool, self._turn
         if turn.taken is None:
             if pool.registry.take_at_once(turn):

@@ -73,10 +73,7 @@ class PostgresSteps(OnTables):
     def _commit_behind(
         self, before: BeforeCommit | None, token: str, refusals: Refusals, *, is_added: bool = False
     ) -> None:
-        """Let COMMIT be sent behind a statement, in one message, as `CommitMessage` has it.
-
-        `is_added`: the block's records are in the outbox.
-        """
+        """Let COMMIT be sent behind a statement, in one message. `is_added`: the records are in the outbox."""
 
     @property
     def has_hooks(self) -> bool:
