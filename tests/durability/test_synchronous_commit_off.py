@@ -34,8 +34,8 @@ def url_with_it_off(node: PostgresNode, way: str, name: str) -> sa.URL:
 @pytest.mark.parametrize(
     ("kind", "way"),
     [
-        *((kind, way) for kind in ("psycopg", "sqlalchemy") for way in WAYS),
-        *((kind, "in the block") for kind in AWAITED),
+        *(("psycopg", way) for way in WAYS),
+        *((kind, "in the block") for kind in ("sqlalchemy", *AWAITED)),
     ],
 )
 def test_a_crash_right_after_the_decision_loses_neither_side(

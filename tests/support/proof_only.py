@@ -105,6 +105,7 @@ FUNCTIONS: Final = frozenset(
         "tests/crash/test_outbox_kills.py::test_a_publisher_is_killed_on_every_tier",
         "tests/crash/test_outbox_kills.py::test_a_publisher_of_each_library_is_killed",
         "tests/crash/test_outbox_kills.py::test_a_transaction_prepared_by_a_dead_publisher_is_aborted_by_the_broker",
+        "tests/crash/test_outbox_kills.py::test_the_same_for_a_publisher_on_another_database",
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_pool_leases.py::test_a_lease_that_expires_during_a_dual_write",
         "tests/crash/test_strikes.py::test_every_place_of_a_block",
@@ -179,6 +180,7 @@ PARAMETERS: Final = {
     "cause": {"missing"},
     "cluster": {"tier 3", "tier 4"},
     "open_style": {"psycopg-awaited", "sqlalchemy"},
+    "any_style": {"mariadb", "psycopg-awaited", "sqlalchemy", "sqlite-awaited"},
 }
 """Of fixtures: the ids that only `make proof` runs."""
 
