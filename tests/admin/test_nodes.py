@@ -250,7 +250,7 @@ def test_a_marker_by_ids_is_not_repeated_blindly(emulator: Emulator, admin: Tran
         (row,) = admin.describe_producers([TopicPartition("orders", 0)])[TopicPartition("orders", 0)]
         emulator.faults.add(Fault(api="DescribeProducers", action=Error(29)))
         fault = emulator.faults.add(Fault(api="WriteTxnMarkers", count=None, action=DropReply()))
-        with pytest.raises(KafkaTimeoutError, match=r"may or may not be aborted: see describe_producers\(\)"):
+        with pytest.raises(KafkaTimeoutError, match=r"may or may not be aborted: if describe_producers\(\)"):
             admin.abort_transaction(
                 TopicPartition("orders", 0),
                 producer_id=row.producer_id,

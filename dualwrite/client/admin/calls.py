@@ -52,6 +52,9 @@ from dualwrite.prepared_state import PreparedTxnState
 
 _NOT_LEADER: Final = 6
 _PAIR_REFUSED: Final = (47, 90)
+_MAY_BE_WRITTEN: Final = (7, 13, 20, 56)
+"""Error codes after which a marker may be in the log: REQUEST_TIMED_OUT, NETWORK_EXCEPTION,
+NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR."""
 _ONGOING: Final = "Ongoing"
 _OPEN_OR_ENDING: Final = (_ONGOING, "PrepareCommit", "PrepareAbort")
 _DESCRIBED: Final = (0, 5)
@@ -304,8 +307,8 @@ class AdminCalls:
         except (UnsupportedByBrokerError, AuthorizationError):
             start_offset = None
         else:
-            starts = [row.current_transaction_start_offset for row in described if row.producer_id == producer_id]
-            start_offset = -1 if starts in ([], [None]) else starts[0]
+            starts = (row.current_transaction_start_offset for row in described if row.producer_id == producer_id)
+            start_offset = next(starts, None)
         marker = _marker(partition, producer_id, producer_epoch, coordinator_epoch)
         await self._abort(partition, marker, start_offset, deadline_s)
 
@@ -343,9 +346,9 @@ class AdminCalls:
     async def _abort(
         self, partition: TopicPartition, marker: _Marker, start_offset: int | None, deadline_s: float
     ) -> None:
-        """Send an abort marker for the transaction that is open since that offset; None: it cannot be described.
+        """Send an abort marker for the transaction that is open since that offset; None: none is, as far as is known.
 
-        Without a response, first check whether that transaction is still open: with transaction.version 0 and 1 a new
+        Before it is sent again, check whether that transaction is still open: with transaction.version 0 and 1 a new
         transaction has the same epoch, so a second marker would abort one that the producer may have begun meanwhile.
         """
         backoff = self._driver.new_backoff()
@@ -358,17 +361,18 @@ class AdminCalls:
             if (was_sent and start_offset is None) or not await self._driver.pause(backoff, deadline_s):
                 raise KafkaTimeoutError(
                     f"no response for {name_of(partition)} in time: {problem}; the transaction may or may not be "
-                    "aborted: see describe_producers() before repeating the call"
+                    "aborted: if describe_producers() shows it, repeat the same call"
                 )
-            if was_sent:
+            if start_offset is not None:
                 producers = _single(await self._producers([partition], None, deadline_s), partition)
-                if all(row.current_transaction_start_offset != start_offset for row in producers):
+                if was_sent and all(row.current_transaction_start_offset != start_offset for row in producers):
                     return
+                _producer_with_open_transaction(producers, partition, start_offset)
 
     async def _try_to_abort(
         self, partition: TopicPartition, marker: _Marker, deadline_s: float
     ) -> tuple[str | None, bool]:
-        """Send an abort marker; return why the outcome is unknown (None: aborted), and whether a marker was sent."""
+        """Send an abort marker; return why the outcome is unknown (None: aborted), and whether it may be there."""
         located = await self._driver.leaders([partition], deadline_s)
         if partition in located.failed:
             raise located.failed[partition]
@@ -381,7 +385,8 @@ class AdminCalls:
         error_code = replies.get(partition, codec.Reply(NETWORK_EXCEPTION)).error_code
         if error_code and error_class(Api.WRITE_TXN_MARKERS, error_code) not in RETRIABLE:
             raise failure(Api.WRITE_TXN_MARKERS, error_code, partition)
-        return f"WriteTxnMarkers returned {error_name(error_code)}" if error_code else None, True
+        problem = f"WriteTxnMarkers returned {error_name(error_code)}" if error_code else None
+        return problem, error_code in _MAY_BE_WRITTEN
 
     async def end_by_pair(self, pairs: Mapping[str, PreparedTxnState], deadline_s: float, *, commit: bool) -> set[str]:
         """Send EndTxn for each id with its own pair, all at once; return the ids that were ended so."""
