@@ -80,8 +80,8 @@ def test_a_callable_is_asked_also_if_the_topic_becomes_known_just_then(
     known = iter([0])
     before_lock = PartitionChoice.before_lock
 
-    def too_early(choice: PartitionChoice, *record: Any) -> int | None:
-        return before_lock(choice, *record[:-1], next(known, record[-1]))
+    def too_early(choice: PartitionChoice, topic: Any, key: Any, value: Any, partition: Any, partitions: int) -> Any:
+        return before_lock(choice, topic, key, value, partition, next(known, partitions))
 
     monkeypatch.setattr(PartitionChoice, "before_lock", too_early)
     assert producer.send("events", b"x", "k").result(60).partition == 2
