@@ -82,6 +82,16 @@ def test_a_retry_needs_no_guard_after_its_transaction_ended(log: PartitionLog) -
     assert append(log, retry) == first._replace(log_append_time_ms=NOW_MS)
 
 
+def test_a_guard_of_a_transaction_that_has_ended_is_worth_nothing(log: PartitionLog) -> None:
+    """Nor while another verification of the same producer is under way (KAFKA-14884)."""
+    records = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
+    old = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
+    assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
+    new = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
+    assert append(log, records, old).error is ErrorCode.invalid_txn_state
+    assert append(log, records, new).error is ErrorCode.none
+
+
 # --- timestamps ---
 
 

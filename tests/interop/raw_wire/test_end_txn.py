@@ -175,13 +175,14 @@ def test_after_an_abort(broker: Broker, wire: Wire, transactional_id: str, topic
 
 
 def test_epoch_before_in_releases(released_kafka: Broker, transactional_id: str) -> None:
-    """Releases take any request with the epoch before for a retry, though no version 5 request ended a transaction."""
+    """Once nothing is open, releases take it for a retry, though no version 5 request ended a transaction."""
     topic = f"{transactional_id}-topic"
     with Wire(released_kafka.bootstrap_servers) as wire:
         wire.create_topic(topic)
         wire.init_ok(transactional_id)
         identity = wire.init_ok(transactional_id)
         assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
+        assert wire.end(transactional_id, identity.bumped(-1), commit=COMMIT) == End(Code.PRODUCER_FENCED)
         assert wire.end_settled(transactional_id, identity, commit=COMMIT, version=4) == End(Code.NONE)
         assert wire.end(transactional_id, identity.bumped(-1), commit=COMMIT) == End(Code.NONE, identity)
         assert wire.end(transactional_id, identity.bumped(-1), commit=ABORT) == End(Code.INVALID_TXN_STATE)
