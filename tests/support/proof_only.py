@@ -180,6 +180,7 @@ PARAMETERS: Final = {
     "cause": {"missing"},
     "cluster": {"tier 3", "tier 4"},
     "open_style": {"psycopg-awaited", "sqlalchemy"},
+    "library": {"confluent-kafka, cooperative"},
     "any_style": {"mariadb", "psycopg-awaited", "sqlalchemy", "sqlite-awaited"},
 }
 """Of fixtures: the ids that only `make proof` runs."""
