@@ -179,6 +179,7 @@ def test_epoch_before_in_releases(released_kafka: Broker, transactional_id: str)
     topic = f"{transactional_id}-topic"
     with Wire(released_kafka.bootstrap_servers) as wire:
         wire.create_topic(topic)
+        wire.wait_for_coordinator(transactional_id)
         wire.init_ok(transactional_id)
         identity = wire.init_ok(transactional_id)
         assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
