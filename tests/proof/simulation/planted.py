@@ -27,9 +27,8 @@ class Edit(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """A change, and a seed that finds it."""
+    """A change that the simulation must find."""
 
-    found_by: int
     edits: Sequence[Edit]
     kind: Kind = "writers"
 
@@ -41,13 +40,12 @@ _UNVERIFIED: Final = Edit(f"{_CORE}.completion", "if proof.is_known:", "if False
 """No last look at the log: otherwise a transaction that a mistake aborts is published again."""
 
 
-def _of_ways(found_by: int, module: str, right: str, wrong: str) -> Mistake:
-    return Mistake(found_by, [Edit(f"dualwrite.recipes.pool.{module}", right, wrong)], kind="ways")
+def _of_ways(module: str, right: str, wrong: str) -> Mistake:
+    return Mistake([Edit(f"dualwrite.recipes.pool.{module}", right, wrong)], kind="ways")
 
 
 MISTAKES: Final = {
     "Kafka commits before the database": Mistake(
-        0,
         [
             Edit(
                 f"{_CORE}.steps",
@@ -59,17 +57,15 @@ MISTAKES: Final = {
             )
         ],
     ),
-    "nobody is fenced": Mistake(0, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
+    "nobody is fenced": Mistake([Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
     "the lease is not looked at after a take-over": Mistake(
-        2617, [Edit(f"{_CORE}.steps", "if not owned.is_lease_known:", "if False:")]
+        [Edit(f"{_CORE}.steps", "if not owned.is_lease_known:", "if False:")]
     ),
     "a batch goes behind a transaction that hangs": Mistake(
-        49,
         [Edit("dualwrite.client.transactions.earlier", "if self._is_off or is_stored:", "if True:")],
         kind="hanging",
     ),
     "recovery aborts": Mistake(
-        0,
         [
             Edit(
                 f"{_CORE}.completion",
@@ -80,7 +76,6 @@ MISTAKES: Final = {
         ],
     ),
     "the row is not read again after the initialisation": Mistake(
-        1,
         [
             Edit(
                 f"{_CORE}.completion",
@@ -90,10 +85,9 @@ MISTAKES: Final = {
         ],
     ),
     "what was read is not made durable": Mistake(
-        7, [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
+        [Edit(f"{_CORE}.owned_id", "if not (row.is_empty and ongoing.is_empty):", "if False:")]
     ),
     "a lost commit that was found is not made durable": Mistake(
-        67,
         [
             Edit(
                 f"{_CORE}.completion",
@@ -103,14 +97,13 @@ MISTAKES: Final = {
         ],
     ),
     "a commit that was sent counts as rolled back": Mistake(
-        9, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
+        [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
     ),
-    "what is owed is forgotten": Mistake(8, [Edit(f"{_CORE}.completion", "owed=proof.owed", "owed=()")]),
+    "what is owed is forgotten": Mistake([Edit(f"{_CORE}.completion", "owed=proof.owed", "owed=()")]),
     "the log is not asked": Mistake(
-        33, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
+        [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
     ),
     "a lock excludes nobody": Mistake(
-        42,
         [
             Edit(
                 f"{_SIMULATED}.database",
@@ -120,7 +113,6 @@ MISTAKES: Final = {
         ],
     ),
     "the database acknowledges what is not durable": Mistake(
-        0,
         [
             Edit(
                 f"{_SIMULATED}.database",
@@ -131,7 +123,6 @@ MISTAKES: Final = {
         ],
     ),
     "a leader acknowledges what is not replicated": Mistake(
-        1389,
         [
             Edit(
                 "dualwrite.broker_emulator.api.produce",
@@ -141,7 +132,6 @@ MISTAKES: Final = {
         ],
     ),
     "a task that was given up begins a transaction": Mistake(
-        979,
         [
             Edit(
                 "spark_sink.attempt.task_transaction",
@@ -152,13 +142,12 @@ MISTAKES: Final = {
         kind="spark",
     ),
     "blocks do not look for a diversion": _of_ways(
-        234,
         "coordinator",
         "if pool.availability.away is not None or await self._outbox.writes.follows_diverted(write):",
         "if pool.availability.away is not None:",
     ),
     "a block whose commit was sent counts as rolled back": _of_ways(
-        46, "outbox", "if not write.database.commit_was_sent:", "if True:"
+        "outbox", "if not write.database.commit_was_sent:", "if True:"
     ),
 }
 
