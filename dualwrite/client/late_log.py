@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -12,22 +11,28 @@ from functools import partial
 class LateLog:
     """Messages noted under a producer's lock, and logged after it is released: a handler may use the producer.
 
-    They are logged in order: while one thread logs, others leave theirs to it, and wait for nothing.
+    As a context manager around the lock it logs them when the lock is released, by the lock's own C code: a generator's
+    `with` would keep a lock while the traceback of a signal handler's exception is alive.
     """
 
     def __init__(self) -> None:
         self._noted: deque[Callable[[], None]] = deque()
-        self._logging = threading.Lock()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.flush()
 
     def note(self, logger: logging.Logger, level: int, message: str, *arguments: object) -> None:
         """Note a message."""
         self._noted.append(partial(logger.log, level, message, *arguments))
 
     def flush(self) -> None:
-        """Log the messages noted so far. Call it without the lock."""
-        while self._noted and self._logging.acquire(blocking=False):
+        """Log the messages noted so far. Call it without the lock. Two threads that log at once may mix their order."""
+        while self._noted:
             try:
-                while self._noted:
-                    self._noted.popleft()()
-            finally:
-                self._logging.release()
+                log = self._noted.popleft()
+            except IndexError:  # another thread logs it
+                return
+            log()

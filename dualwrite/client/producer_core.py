@@ -124,23 +124,15 @@ class ProducerCore:
         if self.generation != this_process.generation:
             raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock for a change of state; log the change when the lock is released."""
-        try:
-            with self.lock:
-                yield
-        finally:
-            self._manager.late_log.flush()
-
     def wake(self) -> None:
         """Make the loop look for work. Further calls until it does are merged into one."""
         if not self._wake_pending:
             try:
                 self._wake_pending = True
                 self._call_soon(self._pump)
-            except BaseException:  # of a signal handler
+            except BaseException:  # of a signal handler; another thread may count on this wake-up
                 self._wake_pending = False
+                self._call_soon(self._sender.pump)
                 raise
 
     def _pump(self) -> None:
@@ -242,7 +234,7 @@ class ProducerCore:
         """Open a transaction. Sends no request; Kafka learns of the transaction with its first record."""
         manager = self.transaction_manager
         began_ns = time.perf_counter_ns()
-        with self._locked():
+        with self._manager.late_log, self.lock:
             manager.begin_transaction()
             self._metrics.waited("begin_transaction()", time.perf_counter_ns() - began_ns)
 
@@ -258,7 +250,7 @@ class ProducerCore:
         `listener` is called when the operation ends; it is not called if the operation has ended already. `in_loop`:
         the caller runs in the I/O loop, so the requests of the call are sent before this returns.
         """
-        with self._locked():
+        with self._manager.late_log, self.lock:
             operation = call()
             self._cluster.retry_refused()
             if not operation.done:
@@ -619,7 +611,7 @@ class ProducerCore:
         """
         if self._transaction_manager is None:
             return self.flush()
-        with self._locked():
+        with self._manager.late_log, self.lock:
             operation = self._transaction_manager.operation_before_close()
             if operation is not None and self._accumulator.incomplete == 0:
                 self._transaction_manager.settle_without_kafka()
@@ -637,7 +629,7 @@ class ProducerCore:
 
         `pending`: a call has no outcome yet; `hand_over`: a prepared transaction is left to another process on purpose.
         """
-        with self._locked():
+        with self._manager.late_log, self.lock:
             if self.state is ProducerState.CLOSED:
                 return
             unfinished = unfinished_on_close(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from itertools import pairwise
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Error, Fault
+from dualwrite.client import late_log, producer_core
 from dualwrite.errors import AbortableError, FencedError
 from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer
 from tests.support.conditions import until
+from tests.support.strikes import Strike, strike
 
 MESSAGE_TOO_LARGE = 10
 LOGGER = "dualwrite.client.transactions.producer_state"
@@ -90,6 +93,26 @@ def test_nothing_is_logged_under_the_lock(
     producer.send_batch("orders", [b"x", b"y"])
     producer.prepare_transaction()
     producer.close()
+    events = ("by BEGIN_TRANSACTION", "it is split", "by FLUSHED_FOR_PREPARE", "it stays in doubt", "by CLOSE")
+    until(lambda: all(any(event in message for message in list(free)) for event in events))
     assert all(free.values()), free
-    for event in ("by BEGIN_TRANSACTION", "it is split", "by FLUSHED_FOR_PREPARE", "it stays in doubt", "by CLOSE"):
-        assert any(event in message for message in free), free
+
+
+def test_a_signal_leaves_the_lock_to_the_handler_of_its_exception(make_producer: MakeProducer) -> None:
+    """Its traceback keeps each frame alive that it has passed; a lock that such a frame holds is held meanwhile."""
+    core = make_producer("log-3")._core
+    places = (producer_core.__file__, late_log.__file__, contextlib.__file__)
+
+    def act() -> None:
+        try:
+            core.last_operation()
+        except BaseException:
+            assert core.lock.acquire(timeout=60)
+            core.lock.release()
+            raise
+
+    with Strike(inside=places) as counted:
+        act()
+    assert counted.places > 0
+    for place in range(1, counted.places + 1):
+        strike(place, act, inside=places)
