@@ -204,14 +204,14 @@ def test_an_unconfirmed_batch_becomes_visible_without_another_block(scenario: Ps
 @contextmanager
 def unresolvable(pool: PsycopgDualWriter) -> Iterator[None]:
     """Let no lost commit be resolved."""
-    database: Any = outbox_writes(pool).database
+    writes: Any = outbox_writes(pool)
 
     async def fail(*given: Any) -> bool:
         raise psycopg.OperationalError("the database restarts")
 
-    genuine, database.was_committed = database.was_committed, fail
+    genuine, writes._was_committed = writes._was_committed, fail
     yield
-    database.was_committed = genuine
+    writes._was_committed = genuine
 
 
 def test_a_lost_commit_that_cannot_be_resolved(scenario: PsycopgScenario) -> None:
