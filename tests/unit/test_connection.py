@@ -104,12 +104,15 @@ async def test_a_request_without_an_answer_in_time_ends_the_connection() -> None
     assert fixture.transport.aborted
 
 
-async def test_an_address_without_a_response_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("addresses", [["silent", "alive"], ["slow", *map(str, range(7))]])
+async def test_an_address_has_time_and_leaves_some_for_the_next(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop, ready = asyncio.get_running_loop(), Fixture().connection
     now_s, tried = loop.time(), list[str]()
 
     async def addresses_of(*_: object) -> list[str]:
-        return ["silent", "alive"]
+        return addresses
 
     async def negotiate() -> None:
         pass
@@ -117,7 +120,7 @@ async def test_an_address_without_a_response_leaves_time_for_the_next(monkeypatc
     async def create_connection(_: object, address: str, *__: object, **___: object) -> tuple[None, Connection]:
         nonlocal now_s
         tried.append(address)
-        for _turn in range(10 if address == "silent" else 0):
+        for _turn in range({"silent": 10, "slow": 2}.get(address, 0)):
             now_s += 0.2
             await asyncio.sleep(0)
         return None, ready
@@ -128,4 +131,4 @@ async def test_an_address_without_a_response_leaves_time_for_the_next(monkeypatc
     monkeypatch.setattr(loop, "time", lambda: now_s)
     connecting = Connector(SecurityConfig()).connect("broker", 9092, lambda: ready, timeout_ms=1000)
     assert await connecting is ready
-    assert tried == ["silent", "alive"]
+    assert tried == (addresses if "silent" in addresses else ["slow"])

@@ -415,7 +415,8 @@ async def _connected(
 ) -> Connection:
     """Connect to the first address of a host that accepts; raise the last error if none does.
 
-    Each address gets an equal part of the time that is left, so that one without any response does not use up all.
+    Each address but the last gets half of the time that is left: one without any response does not use up all, and a
+    slow one has time for TLS.
     """
     loop = asyncio.get_running_loop()
     addresses = await _addresses_of(host, port)
@@ -423,7 +424,7 @@ async def _connected(
     for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
         now_s = loop.time()
         try:
-            async with asyncio.timeout_at(now_s + (deadline_s - now_s) / left):
+            async with asyncio.timeout_at(now_s + (deadline_s - now_s) / min(left, 2)):
                 _, connection = await loop.create_connection(
                     new_connection, address, port, ssl=tls, server_hostname=name
                 )
