@@ -14,6 +14,8 @@ from dualwrite.admin import TopicPartition, TransactionAdmin
 from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
 from dualwrite.client.admin.codec import Call
 from dualwrite.client.admin.driver import AdminTransport
+from dualwrite.client.wire.cluster import Lease
+from dualwrite.client.wire.pool import NodeState
 from dualwrite.errors import (
     Api,
     AuthorizationError,
@@ -245,19 +247,43 @@ def test_a_second_marker_never_meets_the_next_transaction(by_ids: bool) -> None:
             assert emulator.log("t").last_stable_offset == 4
 
 
-def test_a_marker_by_ids_is_not_repeated_blindly(emulator: Emulator, admin: TransactionAdmin) -> None:
+def abort_undescribed(emulator: Emulator, admin: TransactionAdmin) -> None:
+    """Abort by ids while describing producers is refused."""
+    partition = TopicPartition("orders", 0)
+    (row,) = admin.describe_producers([partition])[partition]
+    emulator.faults.add(Fault(api="DescribeProducers", action=Error(29)))
+    admin.abort_transaction(
+        partition, producer_id=row.producer_id, producer_epoch=row.producer_epoch, coordinator_epoch=-1
+    )
+
+
+@pytest.mark.parametrize("action", [DropReply()], ids=str)
+def test_a_marker_by_ids_is_not_repeated_blindly(
+    emulator: Emulator, admin: TransactionAdmin, action: DropReply | Error
+) -> None:
     with open_transaction(emulator, IDS[0]) as producer:
-        (row,) = admin.describe_producers([TopicPartition("orders", 0)])[TopicPartition("orders", 0)]
-        emulator.faults.add(Fault(api="DescribeProducers", action=Error(29)))
-        fault = emulator.faults.add(Fault(api="WriteTxnMarkers", count=None, action=DropReply()))
-        with pytest.raises(KafkaTimeoutError, match=r"may or may not be aborted: if describe_producers\(\)"):
-            admin.abort_transaction(
-                TopicPartition("orders", 0),
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                coordinator_epoch=-1,
-            )
+        fault = emulator.faults.add(Fault(api="WriteTxnMarkers", count=None, action=action))
+        with pytest.raises(KafkaTimeoutError, match="may or may not be aborted: if its producer has begun no other"):
+            abort_undescribed(emulator, admin)
         assert fault.hits == 1
+        producer.close(timeout_s=0)
+
+
+def test_a_marker_that_was_not_sent_is_sent_later(
+    emulator: Emulator, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, away = AdminTransport.request, iter([True])
+
+    async def to_leader(transport: AdminTransport, node_id: int, call: Call[Any], deadline_s: float) -> Any:
+        with monkeypatch.context() as patch:
+            if call.api is Api.WRITE_TXN_MARKERS and next(away, False):
+                patch.setattr(Lease, "to_node", lambda *_: NodeState.FAILED)
+            return await request(transport, node_id, call, deadline_s)
+
+    monkeypatch.setattr(AdminTransport, "request", to_leader)
+    with open_transaction(emulator, IDS[0]) as producer:
+        abort_undescribed(emulator, admin)
+        assert emulator.log("orders", 0).last_stable_offset == 2
         producer.close(timeout_s=0)
 
 

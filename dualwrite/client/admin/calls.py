@@ -361,7 +361,7 @@ class AdminCalls:
             if (was_sent and start_offset is None) or not await self._driver.pause(backoff, deadline_s):
                 raise KafkaTimeoutError(
                     f"no response for {name_of(partition)} in time: {problem}; the transaction may or may not be "
-                    "aborted: if describe_producers() shows it, repeat the same call"
+                    "aborted: if its producer has begun no other, repeat the same call"
                 )
             if start_offset is not None:
                 producers = _single(await self._producers([partition], None, deadline_s), partition)
@@ -381,7 +381,7 @@ class AdminCalls:
         try:
             replies = await self._driver.request_once(located.nodes[partition], marker, deadline_s)
         except NoResponseError as error:
-            return str(error), True
+            return str(error), error.sent
         error_code = replies.get(partition, codec.Reply(NETWORK_EXCEPTION)).error_code
         if error_code and error_class(Api.WRITE_TXN_MARKERS, error_code) not in RETRIABLE:
             raise failure(Api.WRITE_TXN_MARKERS, error_code, partition)

@@ -69,14 +69,15 @@ _ADVICE: Final[Mapping[tuple[Api, int], str]] = {
 
 
 class NoResponseError(Exception):
-    """No response came; the request may or may not have been applied.
+    """No response came; the request may or may not have been applied if it was `sent`.
 
     `out_of_time`: the caller's time was up, so an earlier error says more.
     """
 
-    def __init__(self, message: str, *, out_of_time: bool = False) -> None:
+    def __init__(self, message: str, *, out_of_time: bool = False, sent: bool = False) -> None:
         super().__init__(message)
         self.out_of_time = out_of_time
+        self.sent = sent
 
 
 class AdminTransport:
@@ -130,9 +131,10 @@ class AdminTransport:
         connection.send(
             call.api, version, call.encode(version), lambda body: None if received.done() else received.set_result(body)
         )
-        body = await self._in_time(received, node_id, f"has not responded to {call.api.kafka_name} yet", deadline_s)
+        silent = f"has not responded to {call.api.kafka_name} yet"
+        body = await self._in_time(received, node_id, silent, deadline_s, sent=True)
         if body is None:
-            raise NoResponseError(f"{_broker(node_id)}: {connection.problem}")
+            raise NoResponseError(f"{_broker(node_id)}: {connection.problem}", sent=True)
         try:
             return call.decode(body, version)
         except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
@@ -180,12 +182,14 @@ class AdminTransport:
             async with asyncio.timeout(patience_s):
                 await changed.wait()
 
-    async def _in_time(self, awaited: asyncio.Future[T], node_id: int, otherwise: str, deadline_s: float) -> T:
+    async def _in_time(
+        self, awaited: asyncio.Future[T], node_id: int, otherwise: str, deadline_s: float, *, sent: bool = False
+    ) -> T:
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await awaited
         except TimeoutError:
-            raise NoResponseError(f"{_broker(node_id)} {otherwise}", out_of_time=True) from None
+            raise NoResponseError(f"{_broker(node_id)} {otherwise}", out_of_time=True, sent=sent) from None
 
     def on_change(self) -> None:
         """Handle the cluster's notification: a requested connection has come or failed."""
