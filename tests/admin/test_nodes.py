@@ -257,7 +257,7 @@ def abort_undescribed(emulator: Emulator, admin: TransactionAdmin) -> None:
     )
 
 
-@pytest.mark.parametrize("action", [DropReply()], ids=str)
+@pytest.mark.parametrize("action", [DropReply(), Error(3), Error(6)], ids=str)
 def test_a_marker_by_ids_is_not_repeated_blindly(
     emulator: Emulator, admin: TransactionAdmin, action: DropReply | Error
 ) -> None:

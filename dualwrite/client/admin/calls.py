@@ -52,8 +52,9 @@ from dualwrite.prepared_state import PreparedTxnState
 
 _NOT_LEADER: Final = 6
 _PAIR_REFUSED: Final = (47, 90)
-_MAY_BE_WRITTEN: Final = (7, 13, 20, 56)
-"""Error codes after which a marker may be in the log: REQUEST_TIMED_OUT, NETWORK_EXCEPTION,
+_MAY_BE_WRITTEN: Final = (3, 6, 7, 13, 20, 56)
+"""Error codes after which a marker may be in the log: UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER (also of a
+leader that lost the partition after it had written), REQUEST_TIMED_OUT, NETWORK_EXCEPTION,
 NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR."""
 _ONGOING: Final = "Ongoing"
 _OPEN_OR_ENDING: Final = (_ONGOING, "PrepareCommit", "PrepareAbort")
