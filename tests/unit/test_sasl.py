@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from kafka.protocol.api_message import ApiMessage
@@ -21,6 +22,7 @@ from kafka.protocol.sasl import (
 )
 
 from dualwrite.client.messages import BrokerFeatures
+from dualwrite.client.wire.connection import Connector
 from dualwrite.client.wire.security import Login, refuse_listener_that_requires_sasl
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
@@ -214,6 +216,30 @@ async def test_a_provider_that_does_not_return_is_called_once() -> None:
     assert len(threads) == 1
     await login.log_in(broker.ask, FEATURES)
     assert len(threads) == 2, "a later login gets a new token"
+
+
+async def test_a_provider_that_never_returns_is_named_and_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, returns, calls = asyncio.get_running_loop(), threading.Event(), list[str]()
+    now_s = loop.time()
+
+    def provider() -> str:
+        nonlocal now_s
+        calls.append("token")
+        if len(calls) == 1:
+            now_s += 30
+            loop.call_soon_threadsafe(int)  # the loop looks at its clock
+            assert returns.wait(60)
+        return "token"
+
+    broker = Broker(lambda _: (0, None, b"", 0), ("OAUTHBEARER",))
+    connection = Mock(negotiate=AsyncMock(), log_in=lambda login: login.log_in(broker.ask, FEATURES))
+    monkeypatch.setattr(loop, "create_connection", AsyncMock(return_value=(None, connection)))
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    connector = Connector(by_token(provider))
+    with pytest.raises(ConnectionError, match=r"sasl\.oauth\.token\.provider has not returned"):
+        await connector.connect("127.0.0.1", 9092, Mock(), timeout_ms=30_000)
+    assert await connector.connect("127.0.0.1", 9092, Mock(), timeout_ms=30_000) is connection
+    returns.set()
 
 
 def test_a_thread_that_cannot_be_started_says_nothing_about_the_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,7 +268,9 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(self._request_timeout_s):
                 await self.log_in(login)
         except Exception as error:  # callers get the error of the next connection's login
-            self._give_up(f"the session could not be renewed ({error}), and the connection was closed")
+            self._give_up(
+                f"the session could not be renewed ({str(error) or login.obstacle}), and the connection was closed"
+            )
             return
         held, self._held = self._held or [], None
         for api, version, body, on_response, owner in held:
@@ -371,8 +373,10 @@ class Connector:
             progress.missing = "no response to ApiVersions"
             await connection.negotiate()
             if self._login is not None:
-                progress.missing = "the login did not finish"
-                await connection.log_in(self._login)
+                try:
+                    await connection.log_in(self._login)
+                finally:
+                    progress.missing = self._login.obstacle
             elif unserved_before:
                 progress.missing = "no response to SaslHandshake"
                 await refuse_listener_that_requires_sasl(

@@ -55,6 +55,9 @@ ONLY_TLS: Final = (
     "or connect to the port of a listener without TLS"
 )
 
+_TOKEN_PATIENCE_S: Final = 10.0
+"""Age from which on a call of a token provider is taken for one that never returns."""
+
 _log = logging.getLogger(__name__)
 
 SendRequest = Callable[[Api, int, bytes], Awaitable[memoryview]]
@@ -202,7 +205,7 @@ class Login:
     def __init__(self, config: SecurityConfig) -> None:
         self._config = config
         self._mechanism = config.sasl_mechanism or ""
-        self._token_call: asyncio.Future[str] | None = None
+        self._token_calls: dict[asyncio.Future[str], float] = {}
 
     async def log_in(self, request: SendRequest, features: BrokerFeatures) -> int:
         """Log in; return the session's lifetime in milliseconds, 0 if it is unlimited (KIP-368).
@@ -271,14 +274,26 @@ class Login:
             f"or is not {self._mechanism} ({reason})"
         )
 
-    async def _token(self, provider: Callable[[], str]) -> str:
-        """Return a token, also to the logins that come while the provider is called.
+    @property
+    def obstacle(self) -> str:
+        """The reason why a login has not finished."""
+        hangs = any(not call.done() for call in self._token_calls)
+        return "sasl.oauth.token.provider has not returned" if hangs else "the login did not finish"
 
-        It may never return, and would take another thread for each attempt.
+    async def _token(self, provider: Callable[[], str]) -> str:
+        """Return the first token of a call, also to the logins that come while the provider is called.
+
+        A call that never returns keeps its thread: the more of them there are, the later another one begins.
         """
-        if self._token_call is None or self._token_call.done():
-            self._token_call = in_a_thread(lambda: _new_token(provider))
-        return await asyncio.shield(self._token_call)
+        now_s = asyncio.get_running_loop().time()
+        calls = {call: began_s for call, began_s in self._token_calls.items() if not call.done()}
+        if now_s >= max(calls.values(), default=now_s) + _TOKEN_PATIENCE_S * len(calls):
+            call = in_a_thread(lambda: _new_token(provider))
+            call.add_done_callback(asyncio.Future.exception)  # it may fail when no login waits for it any more
+            calls[call] = now_s
+        self._token_calls = calls
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
 
     async def _new_mechanism(self) -> Any:
         config = self._config
