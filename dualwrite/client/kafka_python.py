@@ -78,6 +78,22 @@ def _skip_tags(tagged_fields: Any, data: BinaryIO) -> None:
 _tagged_fields: Any = TaggedFields
 _tagged_fields.decode_empty = classmethod(_skip_tags)
 
+
+class WholeRecordsBuilder(DefaultRecordBatchBuilder):
+    """kafka-python's builder, which counts a record before it has its bytes; after an exception this has neither."""
+
+    __slots__ = ()
+
+    def append(self, *record: Any) -> Any:
+        size, count, last_offset = len(self._buffer), self._num_records, self._last_offset
+        try:
+            return super().append(*record)  # type: ignore[no-untyped-call]
+        except BaseException:
+            del self._buffer[size:]
+            self._num_records, self._last_offset = count, last_offset
+            raise
+
+
 __all__ = [
     "AbstractTokenProvider",
     "AddOffsetsToTxnRequest",
@@ -88,7 +104,6 @@ __all__ = [
     "ApiVersionsResponse",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
-    "DefaultRecordBatchBuilder",
     "DeleteRecordsRequest",
     "DeleteRecordsResponse",
     "DescribeConfigsRequest",
@@ -123,6 +138,7 @@ __all__ = [
     "SaslMechanismScram",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
+    "WholeRecordsBuilder",
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersResponse",
     "calc_crc32c",

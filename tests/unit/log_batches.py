@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from dualwrite.client.kafka_python import DefaultRecordBatchBuilder
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
 from dualwrite.client.records.batch_reading import StoredBatch, batches_in
 from dualwrite.client.records.batches import checksummed
 

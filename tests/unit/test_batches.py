@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatch
-from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
+from dualwrite.client.kafka_python import WholeRecordsBuilder
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records import accumulator as accumulator_module
 from dualwrite.client.records import batches
@@ -39,11 +39,28 @@ def build(**identity: int) -> BuiltBatch:
 
 def test_both_builders_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = build(producer_id=42, epoch=7, sequence=9)
-    monkeypatch.setattr(batches, "_Builder", KafkaPythonBuilder)
+    monkeypatch.setattr(batches, "_Builder", WholeRecordsBuilder)
     monkeypatch.setattr(batches, "_STAMP_ARGUMENTS", (True,))
     other = build(producer_id=42, epoch=7, sequence=9)
     other[12:16] = compiled[12:16]  # the leader epoch is the broker's to write
     assert other == compiled
+
+
+def test_kafka_pythons_builder_counts_no_record_that_an_exception_has_cut_off() -> None:
+    class Full(bytearray):
+        def extend(self, _: Any) -> None:
+            raise KeyboardInterrupt
+
+    untyped: Any = WholeRecordsBuilder
+    builder = untyped(2, 0, 0, -1, -1, -1, 1000)
+    builder.append(0, 1_700_000_000_000, None, b"a", [])
+    before = bytes(builder._buffer)
+    builder._buffer = Full(before)
+    with pytest.raises(KeyboardInterrupt):
+        builder.append(1, 1_700_000_000_000, None, b"b", [])
+    assert bytes(builder._buffer) == before
+    batch: Any = DefaultRecordBatch(bytes(builder.build()))
+    assert (batch.validate_crc(), batch.last_offset_delta, len(list(batch))) == (True, 0, 1)
 
 
 def test_a_restamped_batch_is_as_if_built_so() -> None:

@@ -24,7 +24,7 @@ try:
 
     _STAMP_ARGUMENTS: tuple[bool, ...] = ()
 except ImportError:
-    from dualwrite.client.kafka_python import DefaultRecordBatchBuilder as _Builder  # type: ignore[assignment]
+    from dualwrite.client.kafka_python import WholeRecordsBuilder as _Builder  # type: ignore[assignment]
     from dualwrite.client.kafka_python import calc_crc32c as _crc32c
 
     _STAMP_ARGUMENTS = (True,)
