@@ -136,18 +136,22 @@ class Sender:
             return
         try:
             self._pump()
-        except Exception as error:
+        except BaseException as error:
             self._fail_on_bug(error)
         self._manager.late_log.flush()
 
-    def _fail_on_bug(self, error: Exception) -> None:
-        _log.exception("a bug in the producer; the producer is no longer usable")
-        fatal = FatalError(f"a bug in the producer: {type(error).__name__}: {error}")
+    def _fail_on_bug(self, error: BaseException) -> None:
+        """End the producer. An exception of a signal's handler, which leaves as much undone, is raised again."""
+        cause = "a bug in" if isinstance(error, Exception) else "an interruption of"
+        _log.exception("%s the producer; the producer is no longer usable", cause)
+        fatal = FatalError(f"{cause} the producer: {type(error).__name__}: {error}")
         fatal.__cause__ = error
         with self._lock:
             self._manager.fail_fatal(fatal)
             self._accumulator.drop_all(fatal)
         self.on_no_metadata(tuple(self._topic_waiters), fatal)
+        if not isinstance(error, Exception):
+            raise error
 
     def _pump(self) -> None:
         now_ms = self._clock_ms()
@@ -383,7 +387,7 @@ class Sender:
                 for batch in batches:
                     if not batch.done:
                         self._settle(batch, results.get((batch.topic, batch.partition)), now_ms)
-        except Exception as error:
+        except BaseException as error:
             self._fail_on_bug(error)
         self.pump()
 
@@ -497,7 +501,7 @@ class Sender:
         try:
             response = self._decoded(connection, partial(codec.decode, request, version=version), body)
             self._take_response(request, response, now_ms)
-        except Exception as error:
+        except BaseException as error:
             self._fail_on_bug(error)
         if isinstance(request, m.EndTxn) and now_ms + self._linger_ms < self.timer_at_ms:
             # Otherwise the next transaction's first record would have to wake this loop to start its lingering.

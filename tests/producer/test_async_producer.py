@@ -16,6 +16,7 @@ from dualwrite import (
     AsyncProducer,
     DeliveryError,
     DualWriteError,
+    FatalError,
     IllegalStateError,
     InvalidRecordError,
     KafkaTimeoutError,
@@ -23,6 +24,7 @@ from dualwrite import (
     ProducerState,
 )
 from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Hold
+from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.states import BLOCK_EXITS
 from dualwrite.client.transactions.states import ProducerState as States
 from tests.producer.conftest import ReadCommitted
@@ -115,6 +117,35 @@ def test_a_callback_that_exits_ends_the_loop_after_the_other_callbacks(
     with pytest.raises(SystemExit, match="from a callback"):
         either_loop.run(main())
     assert [error for _, error in told] == [None]
+
+
+@pytest.mark.parametrize("place", ["_take_response", "_send_produce", "_settle"])
+def test_an_exit_while_records_are_sent_or_acknowledged_ends_the_producer(
+    either_loop: asyncio.Runner, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def leave(*_: Any) -> None:
+        raise SystemExit("of a signal")
+
+    async def main() -> None:
+        future = await producer.send("orders", "a")
+        futures.append(future)
+        await future
+
+    async def started() -> AsyncProducer:
+        return make(emulator, None)
+
+    async def end() -> None:
+        with pytest.raises(FatalError, match="an interruption of the producer: SystemExit: of a signal"):
+            await futures[0]
+        await producer.close()
+
+    futures: list[Any] = []
+    producer = either_loop.run(started())
+    with monkeypatch.context() as signal:
+        signal.setattr(Sender, place, leave)
+        with pytest.raises((SystemExit, FatalError), match="of a signal"):  # uvloop passes on no error of a protocol
+            either_loop.run(main())
+    either_loop.run(end())
 
 
 async def test_the_outcome_of_a_record_without_waiting(emulator: Emulator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -136,6 +137,20 @@ def test_a_batch_that_cannot_be_built_fails_with_the_producer(monkeypatch: pytes
     acc.drop_all(LOST)
     assert [batch.error for batch in (refused, unbuilt)] == [LOST, LOST]
     assert acc.incomplete == 0
+
+
+def test_a_batch_that_was_being_taken_to_be_sent_fails_once() -> None:
+    class Struck(deque[Batch]):
+        def popleft(self) -> Batch:
+            raise KeyboardInterrupt
+
+    acc = accumulator()
+    (batch,) = fill(acc, 1)
+    batch.queue.closed = Struck(batch.queue.closed)
+    with pytest.raises(KeyboardInterrupt):
+        drain(acc)
+    acc.drop_all(LOST)
+    assert (batch.error, acc.incomplete, acc.buffer_used, acc.metrics.failed_records) == (LOST, 0, 0, 1)
 
 
 def test_a_batch_that_cannot_be_split_fails_with_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,9 +167,12 @@ class Accumulator:
     def mend(self) -> None:
         """Make everything follow from the queues again, after an exception between two changes.
 
-        The open batches are closed: one of them may have a record more than it counts, until it is built.
+        The open batches are closed: one of them may have a record more than it counts, until it is built. A batch that
+        still waits is not in flight.
         """
         for queue in [queue for queues in self._queues.values() for queue in queues.values()]:
+            for batch in queue.waiting():
+                _remove(batch, (queue.in_flight,))
             if queue.open is not None and queue.open not in queue.closed:
                 queue.closed.append(queue.open)
             queue.open = None
@@ -431,7 +434,8 @@ class Accumulator:
             self._discard(batch, error)
 
     def drop_all(self, error: KafkaError) -> None:
-        """Fail all batches: the producer is closed."""
+        """Fail all batches: the producer is closed, or failed between two changes of the queues."""
+        self.mend()
         self.drop_waiting(error)
         for batch in self.incomplete_batches():
             self.failed(batch, error)
