@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -23,7 +24,7 @@ from dualwrite.client.records.batches import (
     stamp_and_build,
 )
 from dualwrite.client.records.compression import codec_for
-from dualwrite.client.records.delivery import metadata_of, stored_records
+from dualwrite.client.records.delivery import DeliveryCallbacks, metadata_of, stored_records
 from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.value_batch import records_factory
 from dualwrite.errors import DeliveryError, FatalError
@@ -151,6 +152,25 @@ def test_a_batch_that_was_being_taken_to_be_sent_fails_once() -> None:
         drain(acc)
     acc.drop_all(LOST)
     assert (batch.error, acc.incomplete, acc.buffer_used, acc.metrics.failed_records) == (LOST, 0, 0, 1)
+
+
+def test_a_callback_whose_registration_was_interrupted_keeps_none_from_being_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    called: list[int] = []
+    callbacks = DeliveryCallbacks(threading.Lock(), lambda call: call())
+    (batch,) = fill(accumulator(), 1)
+    with monkeypatch.context() as signal:
+        signal.setattr(Batch, "listen", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            callbacks.add(batch, 0, 0, lambda *_: called.append(0))
+    callbacks.add(batch, 0, 0, lambda *_: called.append(1))
+    callbacks.add(batch, 0, 0, lambda *_: called.append(2))
+    batch.end(None)
+    assert called == [1, 2]
 
 
 def test_a_batch_that_cannot_be_split_fails_with_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:

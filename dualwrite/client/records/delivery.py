@@ -117,8 +117,8 @@ class DeliveryCallbacks:
             if registered is not None:
                 registered.append(new)
                 return
-            self._registered[batch] = [new]
             batch.listen(lambda: self._schedule(batch))
+            self._registered[batch] = [new]  # last: nothing is registered without a listener after an exception
 
     def _schedule(self, batch: Batch) -> None:
         self._call_soon(partial(self._notify, batch))
