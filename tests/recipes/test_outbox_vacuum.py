@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -10,6 +11,8 @@ import sqlalchemy as sa
 
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.pool import outbox_vacuum
+from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
+from dualwrite.recipes.pool.runtime import TaskRuntime, ThreadRuntime
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import Open, assert_published, open_style, outbox_pool, scenario
@@ -67,3 +70,36 @@ def test_a_role_without_the_right_to_vacuum_publishes(
         assert_published(scenario, *range(7))
         until(lambda: database.count > 0)
     assert vacuums(scenario) == 0
+
+
+class Vacuumed:
+    count = 0
+
+    async def vacuum_outbox(self) -> None:
+        self.count += 1
+
+
+def test_a_vacuum_for_which_no_thread_can_be_started_is_done_later() -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    database: Any = Vacuumed()
+    runtime: Any = SimpleNamespace(spawn=refuse)
+    vacuum = OutboxVacuum("outbox", database=database, runtime=runtime)
+    vacuum.note_published(3)
+    runtime.spawn = ThreadRuntime.spawn
+    vacuum.note_published(4)
+    until(lambda: database.count == 1)
+
+
+async def test_a_vacuum_that_is_cancelled_before_it_begins_is_done_later() -> None:
+    database: Any = Vacuumed()
+    vacuum = OutboxVacuum("outbox", database=database, runtime=TaskRuntime())
+    vacuum.note_published(3)
+    cancelled: Any = vacuum.background
+    cancelled._task.cancel()
+    await cancelled.join(60)
+    vacuum.note_published(6)
+    assert vacuum.background is not None
+    await vacuum.background.join(60)
+    assert database.count == 1

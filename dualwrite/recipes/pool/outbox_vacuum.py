@@ -14,6 +14,8 @@ from dualwrite.recipes.pool.runtime import Background, Runtime
 
 _log = logging.getLogger(__name__)
 
+_NOT_VACUUMED: Final = "%s: the outbox was not vacuumed: %s"
+
 BLOCKS_TO_VACUUM: Final = 10_000
 """After how many published blocks to vacuum again."""
 
@@ -26,7 +28,6 @@ class OutboxVacuum:
         self._database = database
         self._runtime = runtime
         self._vacuumed_after = 0
-        self._is_vacuuming = False
         self.background: Background | None = None
         """The last VACUUM, which may be in progress."""
 
@@ -34,14 +35,17 @@ class OutboxVacuum:
         """Note how many blocks this process has published since it became the publisher."""
         if blocks < self._vacuumed_after:
             self._vacuumed_after = 0
-        if blocks >= self._vacuumed_after + BLOCKS_TO_VACUUM and not self._is_vacuuming:
-            self._vacuumed_after, self._is_vacuuming = blocks, True
-            self.background = self._runtime.spawn(f"{self._name}-vacuum", self._vacuum)
+        has_ended = self.background is None or self.background.has_ended
+        if blocks >= self._vacuumed_after + BLOCKS_TO_VACUUM and has_ended:
+            try:
+                self.background = self._runtime.spawn(f"{self._name}-vacuum", self._vacuum)
+            except RuntimeError as error:  # no thread can be started now
+                _log.debug(_NOT_VACUUMED, self._name, error)
+            else:
+                self._vacuumed_after = blocks
 
     async def _vacuum(self) -> None:
         try:
             await self._database.vacuum_outbox()
         except Exception as error:  # autovacuum does it later, and a database that is away is reported elsewhere
-            _log.debug("%s: the outbox was not vacuumed: %s", self._name, error)
-        finally:
-            self._is_vacuuming = False
+            _log.debug(_NOT_VACUUMED, self._name, error)

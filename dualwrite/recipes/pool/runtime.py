@@ -32,6 +32,10 @@ class _BackgroundThread:
         self._thread = threading.Thread(target=lambda: blocking.run(steps()), name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
     async def join(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` seconds until it has ended; then it goes on."""
         if self._thread is not threading.current_thread():
@@ -49,6 +53,10 @@ class ThreadRuntime:
 class _BackgroundTask:
     def __init__(self, name: str, steps: Steps) -> None:
         self._task = asyncio.get_running_loop().create_task(steps(), name=name)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task.done() or self._task.get_loop().is_closed()
 
     async def join(self, timeout_s: float) -> None:
         """Wait at most `timeout_s` seconds until it has ended; then it is cancelled."""
