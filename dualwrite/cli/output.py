@@ -14,10 +14,7 @@ from rich.text import Text
 
 from dualwrite.cli.colours import Meaning, coloured, has_colours, meaning_of
 
-NONE_SEARCHED: Final = (
-    "no topic was searched for transactions that hang, because no row names one: give --topic for each that blocks "
-    "send to"
-)
+NONE_SEARCHED: Final = "no topic was searched for transactions that hang: give --topic for each that blocks send to"
 _WIDE: Final = 10_000  # output for another program is not wrapped
 _LEAST_LAST: Final = 20
 """The least width of the last column, whose texts alone are readable when wrapped."""

@@ -37,7 +37,7 @@ from dualwrite.hanging import next_step, pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.judge import REFUSALS
 from dualwrite.recipes.core.proof import is_settled
-from dualwrite.recipes.recovery.hanging_elsewhere import MOST_MS, find_hanging, is_decided, topics_to_search
+from dualwrite.recipes.recovery.hanging_elsewhere import MOST_MS, find_hanging, is_decided
 from dualwrite.recipes.recovery.overview import Standing, ids_in_database, standing
 from dualwrite.recipes.recovery.seen import Cluster, cluster_of
 from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS
@@ -150,7 +150,7 @@ def command(
         if once or as_json or not console().is_terminal:
             found, unseen, searched = look(admin, engine, wanted)
             _show_once(found, as_json=as_json, hidden_s=0.0 if database_url is None else min_age)
-            for each in unseen if searched else [NONE_SEARCHED]:
+            for each in unseen or ([] if searched else [NONE_SEARCHED]):
                 click.echo(each, err=True)
             ctx.exit(LEFT if unseen or any(map(_is_wrong, found)) else 0)
         else:
@@ -263,10 +263,12 @@ def look(
         lines = lines_of(described, known, now_ms, cluster)
     unseen: list[str] = []
     min_age_ms = int(wanted.min_age_s * 1000)
-    found = find_hanging(admin, known, wanted.topics, unseen, min_age_ms=min_age_ms, timeout_ms=timeout_ms or MOST_MS)
+    found, searched = find_hanging(
+        admin, known, wanted.topics, unseen, min_age_ms=min_age_ms, timeout_ms=timeout_ms or MOST_MS
+    )
     decided = [is_decided(each, known[each.transactional_id or ""], cluster) for each in found]
     lines += [_line_of(*each, now_ms) for each in zip(found, decided, strict=True)]
-    return lines, unseen, bool(topics_to_search(known, wanted.topics))
+    return lines, unseen, bool(searched)
 
 
 def _line_of(hanging: HangingTransaction, decided: bool | None, now_ms: int) -> Line:

@@ -12,6 +12,7 @@ from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaTimeoutError
 from dualwrite.hanging import next_step
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.recovery import hanging_elsewhere
 from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging, is_decided
 from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
@@ -21,20 +22,25 @@ class Admin:
     """Answers for some topics with an error."""
 
     def __init__(self, errors: dict[str, Exception]) -> None:
-        self._errors = errors
+        self.errors = errors
         self.searched: list[str] = []
 
     def find_hanging(self, topic: str, **_: int) -> tuple[()]:
         self.searched.append(topic)
-        if topic in self._errors:
-            raise self._errors[topic]
+        if topic in self.errors:
+            raise self.errors[topic]
         return ()
 
 
-def search(admin: Admin, *topics: str, stopped: threading.Event | None = None) -> list[str]:
+def search(admin: Admin, *topics: str, stopped: threading.Event | None = None, text: str = "") -> list[str]:
+    """Return why topics were not searched."""
     unseen: list[str] = []
     of_ours: Any = admin
-    assert find_hanging(of_ours, {"id": StoredRow("", "")}, topics, unseen, min_age_ms=0, stopped=stopped) == []
+    found, searched = find_hanging(
+        of_ours, {"id": StoredRow("7:3", text)}, topics, unseen, min_age_ms=0, stopped=stopped
+    )
+    assert found == []
+    assert searched == [topic for topic in admin.searched if topic not in admin.errors]
     return unseen
 
 
@@ -43,6 +49,24 @@ def test_a_partition_without_a_leader_hides_no_other_topic() -> None:
     admin = Admin({"a": IncompleteAnswerError("not all", partial=(), failures={("a", 0): away})})
     assert search(admin, "a", "b") == ["topic 'a' was not searched for transactions that hang: a-0 has no leader"]
     assert admin.searched == ["a", "b"]
+
+
+def test_a_topic_that_only_settled_rows_name_comes_last_and_may_be_without_a_leader() -> None:
+    away: dict[str, Exception] = {"a": KafkaTimeoutError("a-0 has no leader")}
+    admin = Admin(away)
+    settled = "committed 7:3 a b"
+    assert search(admin, "c", text=settled) == []
+    assert admin.searched == ["c", "a", "b"]
+    assert len(search(Admin(away), "a", text=settled)) == 1
+
+
+def test_no_time_is_left_for_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hanging_elsewhere, "MOST_MS", 0)
+    admin = Admin({})
+    assert search(admin, "a", text="committed 7:3 b") == [
+        "topic 'a' was not searched for transactions that hang: 0 ms have passed"
+    ]
+    assert admin.searched == []
 
 
 def test_a_missing_right_is_reported_only_for_requested_topics() -> None:

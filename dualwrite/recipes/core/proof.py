@@ -102,7 +102,7 @@ def settled_text(row: PreparedTxnState, text: str = "") -> str:
     return " ".join((f"{_SETTLED}{row}", *topics_named(text)))
 
 
-def is_settled(row: PreparedTxnState, text: str | None) -> bool:
+def is_settled(row: PreparedTxnState | str | None, text: str | None) -> bool:
     """Return whether the text of a row says that its transaction needs no more proof."""
     return f"{text} ".startswith(f"{_SETTLED}{row} ")
 

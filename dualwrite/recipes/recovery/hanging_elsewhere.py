@@ -12,7 +12,7 @@ from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaErr
 from dualwrite.hanging import pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.proof import manifest_of, topics_named
+from dualwrite.recipes.core.proof import is_settled, manifest_of, topics_named
 from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
@@ -20,11 +20,6 @@ _UNKNOWN_TOPIC: Final = 3
 _LEAST_MS: Final = 1_000
 MOST_MS: Final = 10_000
 """How long the search takes at most: a topic without a leader would otherwise take the whole time limit."""
-
-
-def topics_to_search(rows: Mapping[str, StoredRow], topics: Collection[str]) -> list[str]:
-    """Return `topics` and those that the rows name, in order; rows that cannot be read name none."""
-    return sorted({*topics, *(topic for row in rows.values() for topic in topics_named(row.manifest))})
 
 
 def find_hanging(
@@ -36,25 +31,28 @@ def find_hanging(
     min_age_ms: int,
     timeout_ms: int = MOST_MS,
     stopped: threading.Event | None = None,
-) -> list[HangingTransaction]:
-    """Return what hangs under the ids of `rows`, by Kafka's names, in `topics` and in those of the rows' manifests.
+) -> tuple[list[HangingTransaction], list[str]]:
+    """Return what hangs under the ids of `rows`, by Kafka's names, in `topics` or the rows' topics; and those searched.
 
     Transactions of ids that no coordinator knows are left out: they may belong to other applications. Appends to
     `unseen` why a topic was not searched; but not for one that only a manifest names, which was deleted since or may
-    not be read. All topics together take at most about `timeout_ms`, or MOST_MS, because this only reports. None begins
-    once `stopped` is set.
+    not be read, nor for one that only settled rows name, which need nothing. Those come last. All topics together take
+    at most about `timeout_ms`, or MOST_MS, because this only reports. None begins once `stopped` is set.
     """
     found: list[HangingTransaction] = []
+    searched: list[str] = []
     deadline_s = time.monotonic() + min(timeout_ms, MOST_MS) / 1000
-    wanted = topics_to_search(rows, topics)
-    for number, topic in enumerate(wanted):
+    unsettled = [row.manifest for row in rows.values() if not is_settled(row.state, row.manifest)]
+    needed = {*topics, *(topic for text in unsettled for topic in topics_named(text))}
+    named = {topic for row in rows.values() for topic in topics_named(row.manifest)}
+    for number, topic in enumerate([*sorted(needed), *sorted(named - needed)]):
         if stopped is not None and stopped.is_set():
             break
         left_ms = int((deadline_s - time.monotonic()) * 1000)
         if left_ms <= 0:
-            unseen.append(_not_searched(topic, f"{MOST_MS} ms have passed"))
+            unseen += [_not_searched(topic, f"{MOST_MS} ms have passed")] if topic in needed else []
             continue
-        of_each_ms = max(left_ms // (len(wanted) - number), _LEAST_MS)
+        of_each_ms = max(left_ms // (len(needed if topic in needed else needed | named) - number), _LEAST_MS)
         failures: list[KafkaError] = []
         try:
             found += admin.find_hanging(topic, max_transaction_timeout_ms=min_age_ms, timeout_ms=of_each_ms)
@@ -63,9 +61,10 @@ def find_hanging(
             failures += error.failures.values()
         except KafkaError as error:
             failures.append(error)
-        told = [each for each in failures if topic in topics or not _is_no_topic_of_ours(each)]
+        searched += [] if failures else [topic]
+        told = [each for each in failures if topic in topics or (topic in needed and not _is_no_topic_of_ours(each))]
         unseen += [_not_searched(topic, why) for why in dict.fromkeys(map(first_line, told))]
-    return [each for each in found if each.transactional_id in rows]
+    return [each for each in found if each.transactional_id in rows], searched
 
 
 def is_decided(hanging: HangingTransaction, row: StoredRow, cluster: Cluster) -> bool | None:

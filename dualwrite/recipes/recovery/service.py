@@ -29,7 +29,7 @@ from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.recovery.completion import Completion, unnamed_row
-from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging, is_decided, topics_to_search
+from dualwrite.recipes.recovery.hanging_elsewhere import find_hanging, is_decided
 from dualwrite.recipes.recovery.log_ends import LogEnds
 from dualwrite.recipes.recovery.plan import (
     Action,
@@ -228,8 +228,8 @@ class RecoveryService:
             if progress is not None:
                 progress(number, len(descriptions))
         told = tuple(each for each in results if each.action is not Action.NOTHING)
-        told += self._hanging(rows, identity, cluster, told, unseen, stopped)
-        searched = tuple(topics_to_search(rows, self._topics))
+        hanging, searched = self._hanging(rows, identity, cluster, told, unseen, stopped)
+        told += hanging
         return RecoveryReport(told, len(results) - len(told), tuple(unseen), apply, completion.taken_out, searched)
 
     def _check_right(self, kafka_ids: Sequence[str], unseen: list[str]) -> None:
@@ -266,11 +266,11 @@ class RecoveryService:
         told: Sequence[Found],
         unseen: list[str],
         stopped: threading.Event | None,
-    ) -> tuple[Found, ...]:
-        """Return the transactions that hang besides those that rows name and that are told of already."""
+    ) -> tuple[tuple[Found, ...], tuple[str, ...]]:
+        """Return what hangs besides the transactions that rows name and that are told of; and the topics searched."""
         by_kafka_id = {identity.kafka_id(name): row for name, row in rows.items()}
         named = {(each.kafka_transactional_id, each.row) for each in told if each.action is Action.HANGS}
-        hanging = find_hanging(
+        hanging, searched = find_hanging(
             self._admin,
             by_kafka_id,
             self._topics,
@@ -279,7 +279,7 @@ class RecoveryService:
             timeout_ms=self._timeout_ms,
             stopped=stopped,
         )
-        return tuple(
+        others = tuple(
             found_hanging(
                 identity.name_of(kafka_id) or kafka_id, row.state, each, is_decided=is_decided(each, row, cluster)
             )
@@ -287,6 +287,7 @@ class RecoveryService:
             if (kafka_id := each.transactional_id) is not None and (kafka_id, str(pair_of(each))) not in named
             for row in [by_kafka_id[kafka_id]]
         )
+        return others, tuple(searched)
 
     # ---- one id ---------------------------------------------------------------------------------------------
 
