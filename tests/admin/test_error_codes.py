@@ -102,9 +102,11 @@ def test_once(emulator: Emulator, admin: TransactionAdmin, api: Api, code: int) 
     assert fault.hits == 1
 
 
-@pytest.mark.parametrize("api", [Api.INIT_PRODUCER_ID, Api.WRITE_TXN_MARKERS, Api.LIST_TRANSACTIONS])
-def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: TransactionAdmin, api: Api) -> None:
-    code = next(code for row, code in ROWS if row is api and ERROR_CLASSES[row, code] in PASSING)
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [(Api.INIT_PRODUCER_ID, 7), (Api.WRITE_TXN_MARKERS, 19), (Api.LIST_TRANSACTIONS, 7)],
+)
+def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: TransactionAdmin, api: Api, code: int) -> None:
     fault = emulator.faults.add(Fault(api=api.kafka_name, count=None, action=Error(code)))
     limited: dict[Api, Callable[[], object]] = {
         Api.INIT_PRODUCER_ID: lambda: admin.force_terminate_transaction(ID, timeout_ms=LIMIT_MS),
