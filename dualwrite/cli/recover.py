@@ -303,7 +303,7 @@ def _print(report: RecoveryReport) -> None:
             print_labelled(action, sentence, meaning_of("Action", action))
     for each in report.unseen:
         print_labelled("not checked", each, Meaning.WARN)
-    if not report.searched:
+    if not (report.searched or report.unseen):
         click.echo(NONE_SEARCHED)
     click.echo(_summary(report))
 

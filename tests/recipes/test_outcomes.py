@@ -21,12 +21,14 @@ from dualwrite.errors import (
     ERROR_CLASSES,
     Api,
     DualWriteError,
+    KafkaTimeoutError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RetriableError,
     error_class,
 )
-from dualwrite.outcome import Outcome, outcome_of
+from dualwrite.outcome import Outcome, note_outcome, outcome_of
+from dualwrite.recipes.core.dual_write import say_of_block
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
@@ -160,6 +162,24 @@ def test_an_error_of_kafka_speaks_of_blocks(scenario: Scenario) -> None:
         assert not re.search(r"\b(?!send\b|recover\b|resolve\b)[a-z_]+\(\)|this producer|new producer", said), said
         assert re.search("either side|either database|othing was written", said), said
     assert len(REFUSALS) > 20
+
+
+@pytest.mark.parametrize(
+    ("outcome", "repeat", "said"),
+    [
+        (Outcome.COMMITTED, None, "do not repeat the block"),
+        (Outcome.ROLLED_BACK, None, "repeat the block"),
+        (Outcome.UNKNOWN, "it is tried again", "it is tried again"),
+    ],
+)
+def test_a_committed_block_is_not_to_be_repeated(outcome: Outcome, repeat: str | None, said: str) -> None:
+    error, cause = (KafkaTimeoutError("late: repeat the same call until it returns") for _ in range(2))
+    error.__cause__ = cause
+    note_outcome(error, outcome)
+    for _ in range(2):  # each block that it leaves says it
+        say_of_block(error, *filter(None, [repeat]))
+    assert str(cause) == f"late: {said}"
+    assert str(error).startswith(f"late: {said}")
 
 
 def test_a_lost_commit_is_unknown_and_the_block_stopped_by_it_is_rolled_back(scenario: Scenario) -> None:

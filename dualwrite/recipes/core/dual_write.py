@@ -286,28 +286,34 @@ _CALLS: Final[dict[str, str]] = {
 }
 """Descriptions of a producer's calls, in place of their names."""
 
+_DO_NOT: Final = f"do not {_REPEAT}"
 _COMMITTED: Final = " (the database has committed this block)"
 _UNCHANGED: Final = ("either side", "either database", "othing was written")
 """Phrases by which errors say that the block changed nothing."""
 
 
-def say_of_block(error: BaseException) -> None:
-    """Reword a producer's error, and its cause, for a block, with the state of both sides. May be repeated."""
+def say_of_block(error: BaseException, repeat: str = _REPEAT) -> None:
+    """Reword a producer's error, and its cause, for a block, with the state of both sides. May be repeated.
+
+    `repeat` is the advice in place of repeating the block, where no block waits.
+    """
     if not isinstance(error, KafkaError | InvalidRecordError) or not error.args:
         return
-    cause = error.__cause__
+    cause, outcome = error.__cause__, error.outcome
     if isinstance(cause, KafkaError) and cause.args:
-        cause.args = (_of_block(str(cause.args[0])), *cause.args[1:])
-    said, outcome = _of_block(str(error.args[0])), error.outcome
+        cause.args = (_of_block(str(cause.args[0]), repeat, outcome), *cause.args[1:])
+    said = _of_block(str(error.args[0]), repeat, outcome)
     if outcome.is_decided and _COMMITTED not in said:
-        said = said.replace(f", then {_REPEAT}", "").replace(_REPEAT, f"do not {_REPEAT}") + _COMMITTED
+        said += _COMMITTED
     elif outcome is Outcome.ROLLED_BACK and not any(words in said for words in _UNCHANGED):
         said = f"{said} (neither side was changed by this block)"
     error.args = (said, *error.args[1:])
 
 
-def _of_block(said: str) -> str:
+def _of_block(said: str, repeat: str, outcome: Outcome) -> str:
     """Return the text of a producer's error in the words of a block."""
     for of_producer, of_block in (*_ADVICE.items(), *_CALLS.items()):
         said = said.replace(of_producer, of_block)
-    return said
+    if outcome.is_decided:
+        return said.replace(f", then {_REPEAT}", "").replace(_DO_NOT, _REPEAT).replace(_REPEAT, _DO_NOT)
+    return said.replace(_REPEAT, repeat)

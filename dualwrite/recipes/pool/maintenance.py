@@ -35,6 +35,7 @@ _NEED_A_PERSON: Final = (AnotherClusterError, RecordsRefusedError)
 """The errors that a slot meets at each attempt, which takes its id over, until a person has removed the cause."""
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
+_SECONDS_AFTER_ANOTHER_CLUSTER: Final = 5.0
 """How long after such an error to try again."""
 
 _SECONDS_TO_STOP: Final = 5.0
@@ -244,6 +245,7 @@ class PoolMaintenance:
         await self._resolver_bell.wait(self._heartbeat_s)
         if not self._availability.is_away:
             self._registry.make_due()
+            self._dead_refused = {slot: (refused, 0.0) for slot, (refused, _) in list(self._dead_refused.items())}
 
     def _failed(self, error: Exception) -> None:
         log_failure(_log, f"pool {self._prefix}: background work", error, self._leases.errors)
@@ -377,7 +379,7 @@ class PoolMaintenance:
             is_refused = isinstance(error, _NEED_A_PERSON)
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
-                pause_s = _SECONDS_AFTER_REFUSAL if is_refused else backoff_s(slot.failures)
+                pause_s = _pause_s(error) if is_refused else backoff_s(slot.failures)
                 slot.not_before_s = time.monotonic() + pause_s
                 self._registry.put_aside(slot)
                 raise
@@ -493,8 +495,8 @@ class PoolMaintenance:
         except LeaseLostError as error:  # the process that has claimed it later recovers it
             _log.warning("pool %s: %s", self._prefix, error)
             return []
-        except _NEED_A_PERSON:
-            self._dead_refused[lease.slot] = coordinator.refused, time.monotonic() + _SECONDS_AFTER_REFUSAL
+        except _NEED_A_PERSON as error:
+            self._dead_refused[lease.slot] = coordinator.refused, time.monotonic() + _pause_s(error)
             raise
         finally:
             try:
@@ -537,3 +539,8 @@ class PoolMaintenance:
             )
             await self._end_lease(slot.number, clean=False)
         self._left_in_hand = True
+
+
+def _pause_s(error: BaseException) -> float:
+    """Return how long to wait after an error of `_NEED_A_PERSON`."""
+    return _SECONDS_AFTER_ANOTHER_CLUSTER if isinstance(error, AnotherClusterError) else _SECONDS_AFTER_REFUSAL

@@ -502,9 +502,10 @@ class OutboxPublisher:
     async def stop(self) -> None:
         """Publish the waiting blocks, if this process is the publisher and Kafka can be reached; let others go on."""
         self.begin_no_more()
-        vacuum = self._vacuum.background
-        for background in (*self._background, *(() if vacuum is None else (vacuum,))):
+        for background in self._background:
             await background.join(_SECONDS_TO_STOP)
+        if self._vacuum.background is not None:  # the publisher begins no other from here on
+            await self._vacuum.background.join(_SECONDS_TO_STOP)
         try:
             await self.writes.resolve_lost()
             await self._publish_the_rest()

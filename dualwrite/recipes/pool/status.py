@@ -92,8 +92,8 @@ class Counts:
 
 
 def log_failure(log: logging.Logger, what: str, error: Exception, of_leases: tuple[type[Exception], ...]) -> None:
-    """Log an error of the background, which tries again, in the words of a block: it has no producer to close."""
-    say_of_block(error)
+    """Log an error of the background, which tries again, and has no producer to close and no block to repeat."""
+    say_of_block(error, repeat="it is tried again")
     expected = isinstance(error, (*of_leases, DualWriteError))
     log.warning(
         "%s failed and will be retried: %s", what, str(error).partition("\n")[0], exc_info=None if expected else error
