@@ -46,7 +46,7 @@ WAYS_FAILED_ONCE: Final = (252,)
 """The same, of pools with an outbox. 252: after a commit without a confirmation the topics were asked for by the
 producer, which had been given up."""
 
-HANGING_FAILED_ONCE: Final = (220,)
+HANGING_FAILED_ONCE: Final = (220, 1546)
 """The same, where markers are lost. 220: an abort before transaction.version 2 ended the decided transaction before."""
 
 SPARK_FAILED_ONCE: Final = (19,)

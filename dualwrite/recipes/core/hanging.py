@@ -67,8 +67,8 @@ def _by_row(owned: OwnedId, earlier: PreparedTxnState, ends: EndByHand) -> str:
         return f"The database has decided it, so commit it: {ends.commit}"
     return (
         "The state row no longer shows whether the database has decided it, because later ones were: read its records "
-        "there. If the database has their changes, and the topic does not have them again behind, commit it: "
-        f"{ends.commit}; else abort it: {ends.abort}"
+        "there, and those behind, with read_uncommitted. If the database has their changes, and no other producer id "
+        f"has sent them again, commit it: {ends.commit}; else abort it: {ends.abort}"
     )
 
 

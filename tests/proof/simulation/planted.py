@@ -57,7 +57,7 @@ MISTAKES: Final = {
             )
         ],
     ),
-    "nobody is fenced": Mistake([Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
+    "no earlier owner is fenced": Mistake([Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
     "the lease is not looked at after a take-over": Mistake(
         [Edit(f"{_CORE}.steps", "if not owned.is_lease_known:", "if False:")]
     ),
