@@ -137,7 +137,9 @@ def home_on_github() -> str | None:
 
 def with_absolute_links(readme: str, home: str) -> str:
     """Return a page whose links lead to the files of the built commit, because an index has no other files."""
-    return re.sub(r"\]\((?!https?:|#)", f"]({home}/blob/{os.environ['GITHUB_SHA']}/", readme)
+    commit = os.environ["GITHUB_SHA"]
+    readme = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{home}/raw/{commit}/", readme)
+    return re.sub(r"\]\((?!https?:|#)", f"]({home}/blob/{commit}/", readme)
 
 
 def repository_files() -> list[Path]:

@@ -1,8 +1,11 @@
-"""Draw docs/pictures/crash-points.svg, the two commits with each crash: `python docs/draw_crash_points.py`."""
+"""Draw the two commits of a dual write into docs/pictures: `python docs/draw_crash_points.py`.
+
+crash-points.svg has every crash, dual-write.svg for the README one on each side of the decision.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Final
 
 from dualwrite.recipes.core.pause_points import PausePoint
 
-PICTURE: Final = Path(__file__).with_name("pictures") / "crash-points.svg"
+PICTURES: Final = Path(__file__).with_name("pictures")
 
 BLOCK: Final = 90
 DATABASE: Final = 330
@@ -53,12 +56,14 @@ class Decision:
     """The line between what is undone and what is completed."""
 
 
+Row = Message | Crash | Decision
 _UNDONE: Final = "the database rolls back"
-ROWS: Final[tuple[Message | Crash | Decision, ...]] = (
+_TAKE_OVER: Final = Message(BLOCK, KAFKA, "only if new here: take the id over")
+ROWS: Final[tuple[Row, ...]] = (
     Message(BLOCK, DATABASE, "your statements"),
     Message(BLOCK, DATABASE, "lock the state row"),
     Crash(PausePoint.AFTER_LOCK, f"{_UNDONE}; Kafka has heard nothing"),
-    Message(BLOCK, KAFKA, "only if new here: take the id over"),
+    _TAKE_OVER,
     Crash(PausePoint.AFTER_INIT, "the next owner takes the id over, and completes by the row"),
     Crash(PausePoint.AFTER_COMPLETION, "what the predecessor left is completed; the rest as before"),
     Crash(PausePoint.AFTER_TAKEOVER, f"{_UNDONE}; nothing is open in Kafka"),
@@ -77,13 +82,19 @@ ROWS: Final[tuple[Message | Crash | Decision, ...]] = (
     Message(BLOCK, KAFKA, "commit"),
     Crash(PausePoint.AFTER_KAFKA_COMMIT, "both have committed; the next owner finds nothing to do"),
 )
+_IN_SHORT: Final = (PausePoint.AFTER_PREPARE, PausePoint.AFTER_DATABASE_COMMIT)
 
 
-def picture() -> str:
-    """Return the picture, as the text of an SVG file."""
-    bottom = _TOP + _ROW * (len(ROWS) + 1)
-    decided = _middle(next(number for number, row in enumerate(ROWS) if isinstance(row, Decision)))
-    body = [line for number, row in enumerate(ROWS) for line in _drawn(row, _middle(number))]
+def pictures() -> dict[str, str]:
+    """Return the text of each SVG file, by its name."""
+    few = [row for row in ROWS if row is not _TAKE_OVER and not (isinstance(row, Crash) and row.point not in _IN_SHORT)]
+    return {"crash-points.svg": _picture(ROWS), "dual-write.svg": _picture(few)}
+
+
+def _picture(rows: Sequence[Row]) -> str:
+    bottom = _TOP + _ROW * (len(rows) + 1)
+    decided = _middle(next(number for number, row in enumerate(rows) if isinstance(row, Decision)))
+    body = [line for number, row in enumerate(rows) for line in _drawn(row, _middle(number))]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom}" '
@@ -111,7 +122,7 @@ def _lifelines(bottom: int) -> Iterator[str]:
     yield f'<text class="head" x="{_NOTES}" y="{_TOP - 30}">if the process dies here</text>'
 
 
-def _drawn(row: Message | Crash | Decision, y: int) -> Iterator[str]:
+def _drawn(row: Row, y: int) -> Iterator[str]:
     if isinstance(row, Message):
         yield f'<text x="{(row.start + DATABASE) / 2}" y="{y - 5}" text-anchor="middle">{escape(row.text)}</text>'
         yield f'<line class="arrow" x1="{row.start}" x2="{row.end - 7}" y1="{y}" y2="{y}"/>'
@@ -126,4 +137,5 @@ def _drawn(row: Message | Crash | Decision, y: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture())
+    for name, text in pictures().items():
+        PICTURES.joinpath(name).write_text(text)

@@ -120,7 +120,7 @@ def test_the_readme_opens_with_a_dual_write_that_works(
     run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = examples(ROOT / "README.md")[0]
-    assert len(code.splitlines()) <= 20
+    assert len(code.splitlines()) <= 12
     namespace = run(in_file(code, tmp_path / "shop.db"))
     assert capsys.readouterr().out == "committed\n"
     engine = namespace["engine"]

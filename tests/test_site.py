@@ -60,17 +60,16 @@ def test_every_diagram_is_a_picture_on_its_page(site: Path) -> None:
     assert "stateDiagram-v2\n" not in pages
 
 
-def test_the_picture_of_the_crashes_is_that_of_the_code() -> None:
-    drawn = runpy.run_path(str(DOCS / "draw_crash_points.py"))
-    assert drawn["PICTURE"].read_text() == drawn["picture"](), "run: python docs/draw_crash_points.py"
-    crashes = [row.point for row in drawn["ROWS"] if isinstance(row, drawn["Crash"])]
-    assert crashes == list(PausePoint)
-
-
-def test_the_pictures_of_the_terminal_match_the_output_of_the_command() -> None:
-    drawn = runpy.run_path(str(DOCS / "draw_terminals.py"))
+@pytest.mark.parametrize("script", ["draw_crash_points.py", "draw_terminals.py"])
+def test_the_pictures_match_the_code(script: str) -> None:
+    drawn = runpy.run_path(str(DOCS / script))
     for name, text in drawn["pictures"]().items():
-        assert (drawn["PICTURES"] / name).read_text() == text, "run: python docs/draw_terminals.py"
+        assert (drawn["PICTURES"] / name).read_text() == text, f"run: python docs/{script}"
+
+
+def test_the_picture_of_the_crashes_has_each_pause_point() -> None:
+    drawn = runpy.run_path(str(DOCS / "draw_crash_points.py"))
+    assert [row.point for row in drawn["ROWS"] if isinstance(row, drawn["Crash"])] == list(PausePoint)
 
 
 def test_pictures_are_small() -> None:

@@ -89,6 +89,7 @@ def test_a_description_built_by_github_has_absolute_links(tmp_path: Path, monkey
     folders = runpy.run_path(str(ROOT / ".ci" / "distributions.py"))["stage_all"](tmp_path)
     readme = (folders[0] / "README.md").read_text()
     assert "(https://github.com/me/dualwrite/blob/abc/docs/choosing.md)" in readme
+    assert "(https://github.com/me/dualwrite/raw/abc/docs/pictures/dual-write.svg)" in readme
     assert re.findall(r"\]\((?!https://)[^)]*", readme) == []
     assert all(
         pyproject(each)["project"]["urls"]["Repository"] == "https://github.com/me/dualwrite" for each in folders
