@@ -6,12 +6,19 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 import dualwrite
 from dualwrite.recipes.core.pause_points import PausePoint
+from tests.support.browser import open_browser
+from tests.support.conditions import until
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -58,6 +65,37 @@ def test_every_diagram_is_a_picture_on_its_page(site: Path) -> None:
     pages = "".join(page.read_text() for page in site.rglob("*.html"))
     assert sorted(f"{name}.svg" for name in re.findall(r'<svg id="d(\w+)"', pages)) == sorted(named)
     assert "stateDiagram-v2\n" not in pages
+
+
+@pytest.fixture(scope="module")
+def search(site: Path) -> Iterator[Callable[[str], str]]:
+    """Search the site in a real browser; return the address of the first page that it finds."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, open_browser() as browser:
+        Thread(target=server.serve_forever, daemon=True).start()
+
+        def first_found(words: str) -> str:
+            browser.driver.get(f"http://127.0.0.1:{server.server_port}/index.html?{urlencode({'q': words})}")
+            until(lambda: browser.run("return document.querySelector('a.md-search-result__link') !== null"))
+            return urlsplit(str(browser.find("a.md-search-result__link").get_attribute("href"))).path
+
+        yield first_found
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("acl", "your-kafka"),
+        ("kubernetes", "deploy"),
+        ("backup", "databases"),
+        ("prometheus", "observability"),
+        ("grafana", "observability"),
+        ("exactly once", "guarantees"),
+    ],
+)
+def test_the_search_finds_the_page_of_a_subject_first(search: Callable[[str], str], words: str, page: str) -> None:
+    assert search(words) == f"/{page}.html"
 
 
 @pytest.mark.parametrize("script", ["draw_crash_points.py", "draw_terminals.py"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.support.servers.chromium import Chromium
+from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.support.servers.chromium import Chromium, fetch_chromium
+from tests.support.unavailable import skip
 
 
 class Browser:
@@ -81,3 +85,15 @@ class Browser:
     def complaints(self) -> list[str]:
         """The messages in the browser's console since the last call."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Start a browser for tests, which are skipped where there can be none."""
+    try:
+        chromium = fetch_chromium()
+    except ServerUnavailableError as error:
+        skip(error)
+    browser = Browser(chromium)
+    yield browser
+    browser.close()

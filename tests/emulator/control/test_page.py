@@ -16,13 +16,10 @@ from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.pause_points import PausePoint
-from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.emulator.control.client import Client
 from tests.emulator.control.conftest import Transaction
-from tests.support.browser import Browser
+from tests.support.browser import Browser, open_browser
 from tests.support.conditions import until
-from tests.support.servers.chromium import fetch_chromium
-from tests.support.unavailable import skip
 
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "screenshots"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
@@ -30,13 +27,8 @@ HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Browser]:
-    try:
-        chromium = fetch_chromium()
-    except ServerUnavailableError as error:
-        skip(error)
-    browser = Browser(chromium)
-    yield browser
-    browser.close()
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture
