@@ -1,16 +1,5 @@
 """The tree of all exceptions that dualwrite raises deliberately, and the table of Kafka's error codes.
 
-A caller acts on the class, not on the text:
-
-* `RetriableError`: the call has no outcome yet; repeat the same call.
-* `AbortableError`: this transaction cannot be committed; call `abort_transaction()` and start again.
-* `AuthenticationError`, `AuthorizationError`: correct the fault in the message, then repeat the same call.
-* `FencedError`: another producer with this transactional id has taken over; this one is finished.
-* `FatalError`: this producer cannot continue; close it.
-* `PreparedTransactionLost`: the broker aborted a prepared transaction; the application's data and Kafka disagree.
-  A dual write raises it only if the records cannot be published again.
-* `OutcomeUnknown`: a commit was sent and no response came; the exception names the call that resolves it.
-
 The class does not tell whether the block that an exception left was written: the exception may be about that block, or
 about an earlier dual write under its transactional id that has to be completed first. `error.outcome` tells; for
 exceptions of other libraries, `outcome_of(error)`.
@@ -51,19 +40,31 @@ def _restored(cls: type[_ErrorT], args: tuple[Any, ...], attributes: dict[str, A
 
 
 class ConfigError(DualWriteError, ValueError):
-    """A setting is unknown, invalid, or contradicts another one; nothing was started."""
+    """A setting is unknown, invalid, or contradicts another one; nothing was started.
+
+    Remedy: correct it.
+    """
 
 
 class IllegalStateError(DualWriteError):
-    """The call is not allowed in the producer's present state; the state did not change."""
+    """The call is not allowed in the producer's present state; the state did not change.
+
+    Remedy: correct the program; the message says which call is next.
+    """
 
 
 class InvalidTxnStateError(IllegalStateError):
-    """A two-phase-commit call came while nothing is prepared, or two-phase commit is off (KIP-939)."""
+    """A two-phase-commit call came while nothing is prepared, or two-phase commit is off (KIP-939).
+
+    Remedy: as for `IllegalStateError`.
+    """
 
 
 class InvalidRecordError(DualWriteError, ValueError):
-    """The record cannot be sent as it is (too large, a wrong type); nothing was sent and no state changed."""
+    """The record cannot be sent as it is (too large, a wrong type); nothing was sent and no state changed.
+
+    Remedy: send another record, or abort; the transaction continues.
+    """
 
 
 class KafkaError(DualWriteError):
@@ -82,20 +83,28 @@ class KafkaError(DualWriteError):
 
 
 class RetriableError(KafkaError):
-    """The call has no outcome yet; only the same call may be repeated. A commit that was sent may have taken effect."""
+    """The call has no outcome yet; a commit that was sent may have taken effect.
+
+    Remedy: repeat the same call, and no other.
+    """
 
 
 class KafkaTimeoutError(RetriableError):
-    """No response came in time; the message says why. The call may still take effect, so repeat the same call."""
+    """No response came in time; the message says why. The call may still take effect.
+
+    Remedy: repeat the same call until it returns, or `close()`.
+    """
 
 
 class KafkaUnreachableError(KafkaTimeoutError):
     """No broker of the cluster can be reached; the message says since when, and how the last attempt failed.
 
     From a producer it comes after `unreachable.timeout.ms`, instead of after `max.block.ms`, and means the same as
-    `KafkaTimeoutError`. From a dual write it means that neither side was changed: repeat the block later.
+    `KafkaTimeoutError`. From a dual write it means that neither side was changed.
 
     `since_s` is how long no broker could be reached, in seconds; `problem` is the failure of the last attempt.
+
+    Remedy: of a dual write, repeat the block later; of a producer, as for `KafkaTimeoutError`.
     """
 
     def __init__(self, message: str, *, since_s: float = 0.0, problem: str = "", error_code: int | None = None) -> None:
@@ -105,16 +114,18 @@ class KafkaUnreachableError(KafkaTimeoutError):
 
 
 class TransactionHangsError(KafkaTimeoutError):
-    """A transaction has no marker in some partitions, and no coordinator is going to write one (KAFKA-20734).
+    """A transaction has no marker in some partitions, and no coordinator is going to write one (KAFKA-20734). Nothing
+    was published behind it or again.
 
     `read_committed` consumers stop at it there. A dual write raises it at each use of the id if its row names the
     transaction, else before it would write to such a partition; a producer with two-phase commit does the latter too,
     and then its open transaction can only be aborted. Nothing is published again, because the records may still become
-    visible, and nothing is sent behind them, because the same marker would end both. The message has the command that
-    writes the marker; after that, repeat the call.
+    visible, and nothing is sent behind them, because the same marker would end both.
 
     `prepared_state` is the producer id and epoch of the transaction that hangs, `partitions` has the topics and
     partitions without a marker, and `start_offsets` its first offset in each, or nothing if its row names it.
+
+    Remedy: run the command in the message, which writes the marker; then repeat the call.
     """
 
     def __init__(
@@ -134,74 +145,89 @@ class TransactionHangsError(KafkaTimeoutError):
 
 
 class AbortableError(KafkaError):
-    """The transaction can no longer be committed: call `abort_transaction()` and start a new one.
+    """The transaction can no longer be committed: none of its records is, or will be, visible to a `read_committed`
+    consumer.
 
-    None of its records is, or will be, visible to a `read_committed` consumer.
+    Remedy: call `abort_transaction()` and start a new one.
     """
 
 
 class DeliveryError(AbortableError):
     """A record was not stored within `delivery.timeout.ms`, was refused, or was dropped when its transaction ended.
 
-    In a transaction: call `abort_transaction()` and start again. Without a transaction the producer continues, and the
-    record may be sent again; a record that was not acknowledged in time may be stored nevertheless.
+    Remedy: in a transaction, call `abort_transaction()` and start again. Without one, send the record again; it is
+    stored twice if only the response was lost.
     """
 
 
 class AuthorizationError(KafkaError):
-    """A right on the transactional id, the topic or the cluster is missing; the message names it.
+    """A right on the transactional id, the topic or the cluster is missing; the message names it. The call had no
+    effect.
 
-    The call had no effect: grant the right, then repeat it. The same producer can still be used.
+    Remedy: grant the right, then repeat the call; the same producer can still be used.
     """
 
 
 class AuthenticationError(KafkaError):
-    """The broker did not accept this client's identity, or could not prove its own (TLS, SASL); the message says why.
+    """The broker did not accept this client's identity, or could not prove its own (TLS, SASL); the message says why. A
+    commit that was sent may have taken effect.
 
-    The call has no outcome yet, and a commit that was sent may have taken effect. After the cause is corrected, only
-    the same call may be repeated. Only that retries the login: each retry would count as one more wrong password.
+    Only a call retries the login: each retry would count as one more wrong password.
+
+    Remedy: correct the cause, then repeat the same call, and no other.
     """
 
 
 class FatalError(KafkaError):
-    """The producer can no longer be used: close it and create a new one.
+    """The producer can no longer be used.
 
-    The `init_transactions()` of the new one aborts a transaction that was open.
+    Remedy: close it and create a new one, whose `init_transactions()` aborts a transaction that was open.
     """
 
 
 class FencedError(FatalError):
-    """Another producer with the same transactional id has taken over (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH).
+    """Another producer with the same transactional id has taken over (PRODUCER_FENCED, INVALID_PRODUCER_EPOCH), or the
+    broker aborted the transaction after `transaction.timeout.ms`, which it reports with the same error.
 
-    Or the broker aborted the transaction after `transaction.timeout.ms`, which it reports with the same error. Close
-    this producer. A new one with the same id would fence the other in turn: create one only if there is no other.
+    Remedy: close this producer. Create a new one only if there is no other: the two would fence each other forever.
     """
 
 
 class UnsupportedByBrokerError(FatalError):
     """The broker lacks a feature that the configuration requires, for example two-phase commit.
 
-    Close this producer; change the configuration, or the broker.
+    Remedy: close this producer; change the configuration, or the broker.
     """
 
 
 class AdminError(KafkaError):
-    """A broker refused an admin request, and repeating it would not help; it changed nothing."""
+    """A broker refused an admin request; it changed nothing.
+
+    Remedy: correct the request; repeating it would not help.
+    """
 
 
 class TransactionalIdNotFoundError(AdminError):
-    """No coordinator knows the transactional id: it was never used, or it expired (TRANSACTIONAL_ID_NOT_FOUND)."""
+    """No coordinator knows the transactional id: it was never used, or it expired (TRANSACTIONAL_ID_NOT_FOUND).
+
+    Remedy: as for `AdminError`.
+    """
 
 
 class InvalidPatternError(AdminError, ValueError):
-    """A pattern of transactional ids is not a regular expression for Kafka (RE2/J; INVALID_REGULAR_EXPRESSION)."""
+    """A pattern of transactional ids is not a regular expression for Kafka (RE2/J; INVALID_REGULAR_EXPRESSION).
+
+    Remedy: as for `AdminError`.
+    """
 
 
 class IncompleteAnswerError(KafkaError):
-    """Results of some brokers, transactional ids or partitions are missing; repeating the call is harmless.
+    """Results of some brokers, transactional ids or partitions are missing.
 
     `partial` is the result without the missing ones; `failures` says why they are missing, by broker id, transactional
     id or `TopicPartition`.
+
+    Remedy: use `partial`, or repeat the call, which is harmless.
     """
 
     def __init__(self, message: str, *, partial: Any, failures: Mapping[Any, KafkaError]) -> None:
@@ -218,11 +244,12 @@ class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
 
     If `Producer.guarantee` has no bound, this happens only if an operator or another program ends the transaction, or
     Kafka loses data. Nothing was sent to the broker because of it, so every later recovery with
-    `keep_prepared_txn=True` and the same stored state raises it again, until an operator has dealt with it and
-    continues with `init_transactions()`.
+    `keep_prepared_txn=True` and the same stored state raises it again.
 
     `described_state`, `described_producer_id`, `described_producer_epoch` and `described_start_ms` (milliseconds since
     1970, -1 if unknown) are the values from DescribeTransactions (KIP-664).
+
+    Remedy: an operator makes both sides agree, then continues with `init_transactions()`.
     """
 
     def __init__(
@@ -246,11 +273,13 @@ class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
 
 
 class RecordsGoneError(PreparedTransactionLost):
-    """The broker aborted a prepared transaction, and its records can no longer be read from the log.
+    """The broker aborted a prepared transaction, and its records can no longer be read from the log, so they cannot be
+    published again; nothing was changed.
 
-    So they cannot be published again: they were deleted or compacted, Kafka lost them, or their topic is another one.
-    Nothing was changed. Restore them from the database, then continue as after `PreparedTransactionLost`. The
-    coordinator was not asked, so `described_state` is empty.
+    They were deleted or compacted, Kafka lost them, or their topic is another one. The coordinator was not asked, so
+    `described_state` is empty.
+
+    Remedy: restore them from the database, then continue as after `PreparedTransactionLost`.
     """
 
     def __init__(self, message: str, *, transactional_id: str, prepared_state: str) -> None:
@@ -268,7 +297,9 @@ class RecordsGoneError(PreparedTransactionLost):
 class AnotherClusterError(KafkaError):
     """The stored transaction was prepared in another Kafka cluster than the one that responds; nothing was changed.
 
-    `prepared_in` and `found` are the ids of the two clusters. Connect to the first one.
+    `prepared_in` and `found` are the ids of the two clusters.
+
+    Remedy: connect to the first cluster, or move to the second.
     """
 
     def __init__(self, message: str, *, prepared_in: str = "", found: str = "") -> None:
@@ -282,37 +313,56 @@ class RecipeError(DualWriteError):
 
 
 class TransactionDoomedError(RecipeError):
-    """A statement of the dual write failed and the error was swallowed; both sides were rolled back."""
+    """A statement failed, or a record was refused, and the error was swallowed; both sides were rolled back.
+
+    Remedy: let the error leave the block, or use a savepoint.
+    """
 
 
 class TransactionTooLargeError(RecipeError):
-    """More records than one dual write may hold; both sides were rolled back."""
+    """The records of the dual write exceed `max_buffered_bytes`; both sides were rolled back.
+
+    Remedy: send fewer records in one block, or raise the limit.
+    """
 
 
 class TransactionEndedInsideError(RecipeError):
-    """The block itself committed or rolled back the database transaction; the dual write cannot be completed."""
+    """The block itself committed or rolled back the database transaction; no records were sent, and the dual write
+    cannot be completed.
+
+    Remedy: leave COMMIT and ROLLBACK to the block.
+    """
 
 
 class StateRowError(RecipeError):
-    """The state row is missing, or differs from the row that this writer wrote under its lock."""
+    """The state row is missing, or differs from the row that this writer wrote under its lock; nothing was changed.
+
+    Remedy: find the program that edits `kafka_transaction_state`; call `recover()`.
+    """
 
 
 class StateTableError(StateRowError):
-    """The state table is not the one found at first use, or it is ambiguous which table is meant."""
+    """The state table is not the one found at first use, or it is ambiguous which table is meant; nothing was changed.
+
+    Remedy: keep one table, and name its schema with `schema=`; `dualwrite init-db` creates it.
+    """
 
 
 class SnapshotTooOldError(RecipeError):
     """The database transaction keeps a snapshot from before its state row existed; both sides were rolled back.
 
-    Only under REPEATABLE READ and SERIALIZABLE of PostgreSQL. Repeat the block: its next transaction sees the row. The
-    cause is the database's serialization failure.
+    Only under REPEATABLE READ and SERIALIZABLE of PostgreSQL. The cause is the database's serialization failure.
+
+    Remedy: repeat the block: its next transaction sees the row.
     """
 
 
 class DatabaseMovedError(RecipeError):
     """The state table was created in another database than the one it is in now; nothing was written or aborted.
 
-    `made_in` and `found_in` name both. `dualwrite adopt` decides which of the two keeps the transactional ids.
+    `made_in` and `found_in` name both.
+
+    Remedy: decide with `dualwrite adopt` which of the two keeps the transactional ids.
     """
 
     def __init__(self, message: str, *, made_in: str = "", found_in: str = "") -> None:
@@ -322,44 +372,55 @@ class DatabaseMovedError(RecipeError):
 
 
 class RowLockTimeoutError(RecipeError):
-    """The state row stayed locked by another database transaction; nothing was decided."""
+    """The state row, or the row that diverts a pool, stayed locked for `lock_timeout_ms`; nothing was decided.
+
+    Remedy: repeat the block; look for a frozen process.
+    """
 
 
 class DatabaseWentBackError(RecipeError):
-    """The state row is older than the one this process knows, or than a transaction that Kafka committed under its id.
+    """The state row is older than the one this process knows, or than a transaction that Kafka committed under its id;
+    nothing was changed on either side.
 
-    The database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on either
-    side. Every use of the id raises it until `dualwrite recover --acknowledge-lost`; a writer that remembers a newer
-    row has to be replaced too.
+    The database was restored or failed over to an earlier state, or the row was edited. Every use of the id raises
+    this.
+
+    Remedy: compare both sides, then `dualwrite recover --acknowledge-lost`; replace a writer that remembers a newer
+    row.
     """
 
 
 class BoundExceededError(RecipeError):
-    """Kafka might have aborted the dual write before its commit, so it was rolled back; it may be repeated.
+    """Kafka might have aborted the dual write before its commit; both sides were rolled back.
 
     Only with brokers on which a prepared transaction has a timeout (`Guarantee.bounded_ms`).
+
+    Remedy: repeat the block, or use a longer `transaction_timeout_ms`.
     """
 
 
 class NotDurableError(RecipeError):
-    """A decision is visible in the database but could not be made durable, so nothing was sent to Kafka.
+    """A decision is visible in the database but could not be made durable, so nothing was sent to Kafka; the
+    transaction stays in doubt.
 
-    The transaction stays in doubt.
+    Remedy: bring the standby back.
     """
 
 
 class StoredBlocksError(RecipeError):
-    """Blocks that wait in the outbox must be published before this one, which cannot go there; nothing was written.
+    """Blocks that wait in the outbox must be published before this one, which has consumed offsets and cannot go there;
+    nothing was written.
 
-    Consumed offsets do that. The pool publishes the outbox in the background: repeat the block later.
+    Remedy: repeat the block later; the pool publishes the outbox in the background.
     """
 
 
 class RecordsRefusedError(RecipeError):
     """Kafka refuses for good a record that the database has decided: it is not published, and nothing was changed.
 
-    Correct the fault in `why`, or take the records out with `dualwrite recover --take-out`. `transactional_id`, `seq`
-    and `topic` identify the records; the cause is the error of the producer.
+    `transactional_id`, `seq` and `topic` identify the records; the cause is the error of the producer.
+
+    Remedy: correct the fault in `why`, or take the records out with `dualwrite recover --take-out`.
     """
 
     def __init__(self, message: str, *, transactional_id: str, seq: int, topic: str, why: str) -> None:
@@ -371,18 +432,22 @@ class RecordsRefusedError(RecipeError):
 
 
 class StoredBlockRefusedError(RecordsRefusedError):
-    """Kafka refuses a record of a block in an outbox, so that no later block is published; nothing was changed.
+    """Kafka refuses a record of a block in an outbox, so no later block of the id is published; nothing was changed.
 
     `seq` is the number of the block. A block that cannot be read is refused too; `topic` is empty then.
+
+    Remedy: as for `RecordsRefusedError`.
     """
 
 
 class NotProvenError(RecipeError):
-    """Nothing shows whether Kafka has committed the last batch of an outbox: the outbox publishes nothing more.
+    """Nothing shows whether Kafka has committed the last batch of an outbox, so the outbox publishes nothing more;
+    nothing was changed.
 
-    The batch counts neither as committed nor as aborted, and nothing was changed: the database keeps its records until
-    the log can be read, or a person has looked and says `dualwrite recover --publish-again`, or `--take-out`.
-    `transactional_id` and `prepared_state` identify the batch.
+    The batch counts neither as committed nor as aborted: the database keeps its records. `transactional_id` and
+    `prepared_state` identify it.
+
+    Remedy: make the log readable, or look, then `dualwrite recover --publish-again` or `--take-out`.
     """
 
     def __init__(self, message: str, *, transactional_id: str, prepared_state: str) -> None:
@@ -392,32 +457,42 @@ class NotProvenError(RecipeError):
 
 
 class OwedRecordsRefusedError(RecordsRefusedError):
-    """Kafka has aborted a decided dual write, and refuses its records now that they are to be published again.
+    """Kafka has aborted a decided dual write, and refuses its records now that they are to be published again; nothing
+    was changed.
 
-    Nothing was changed, and nothing can be written under the id before they are published or taken out. `seq` is 0.
+    Nothing can be written under the id before they are published or taken out. `seq` is 0.
+
+    Remedy: as for `RecordsRefusedError`.
     """
 
 
 class StoreFullError(RecipeError):
     """Unpublished blocks reach `max_stored_bytes` or `max_stored_age_ms`; both sides were rolled back.
 
-    Kafka is away or refuses a record, or the publisher lags: `pool.status` says which.
+    Remedy: bring Kafka back, correct the refused record, or start the publisher: `pool.status` says which.
     """
 
 
 class UnsafeDatabaseError(RecipeError):
-    """The database cannot give the guarantees of a dual write, and the settings do not accept that by name."""
+    """The database cannot give the guarantees of a dual write, and the settings do not accept that by name; nothing was
+    changed.
+
+    Remedy: change the database, or accept it by name.
+    """
 
 
 class PoolTimeoutError(RecipeError):
-    """No transactional id or connection of an `asyncpg.Pool` became free in time.
+    """No transactional id or connection of an `asyncpg.Pool` became free in time; both sides were rolled back.
 
-    Both sides were rolled back, and nothing was sent.
+    Remedy: repeat the block, or raise `max_writers`.
     """
 
 
 class PartitionTakenOverError(RecipeError):
-    """Another consumer of the group has taken over a partition; this consumer's records of it were not written."""
+    """Another consumer of the group has taken over a partition; this consumer's records of it were not written.
+
+    Remedy: none is needed: the other consumer continues.
+    """
 
 
 class ConsumedLogError(RecipeError):
@@ -435,25 +510,32 @@ class ConsumedLogError(RecipeError):
 
 
 class ConsumedLogReplacedError(ConsumedLogError):
-    """The log of a partition is not the one that was consumed before.
+    """The log of a partition is not the one that was consumed before: its topic was deleted and created again, or the
+    log lost its end; nothing was written.
 
-    Its topic was deleted and created again, or the log lost its end.
+    Remedy: call `forget_consumed_offsets`, if that was intended.
     """
 
 
 class ConsumedRecordsMissingError(ConsumedLogError):
-    """Records between those written and those read are missing, and the log does not explain it."""
+    """Records between those written and those read are missing, and the log does not explain it; nothing was written.
+
+    Remedy: as for `ConsumedLogReplacedError`.
+    """
 
 
 class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
     """A commit was sent, no response came, and its outcome cannot be determined now.
 
-    From a dual write: both sides will agree in any case; only the outcome is not known yet.
-    `transactional_id` and `prepared_state` identify the dual write. `DualWriter.recover()` determines the outcome once
-    the database can be reached again, and so does any process that next uses the transactional id.
+    From a dual write: both sides will agree in any case; only the outcome is not known yet. `transactional_id` and
+    `prepared_state` identify the dual write. Any process that next uses the transactional id determines the outcome,
+    too.
 
-    From a producer (`CommitOutcomeUnknown`): `read_committed` consumers see either all of the records or none, which is
-    how to find out; `prepared_state` is empty if nothing was prepared.
+    From a producer (`CommitOutcomeUnknown`): `read_committed` consumers see either all of the records or none;
+    `prepared_state` is empty if nothing was prepared.
+
+    Remedy: of a dual write, `DualWriter.recover()` once the database can be reached again; of a producer, read the
+    topics.
     """
 
     def __init__(self, message: str, *, transactional_id: str, prepared_state: str) -> None:
@@ -465,8 +547,10 @@ class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
 class NoMarkerError(OutcomeUnknown):
     """The log has no marker behind a prepared transaction in some partitions, up to its end; nothing was changed.
 
-    It is open, its markers are being written, or it hangs (KAFKA-20734): only its coordinator can tell.
-    `partitions` has the partitions without a marker.
+    It is open, its markers are being written, or it hangs (KAFKA-20734). `partitions` has the partitions without a
+    marker.
+
+    Remedy: ask its coordinator, which alone can tell.
     """
 
     def __init__(
@@ -479,8 +563,8 @@ class NoMarkerError(OutcomeUnknown):
 class CommitOutcomeUnknown(OutcomeUnknown, FatalError):  # noqa: N818 - as its base
     """A commit got no response, and the producer failed or was closed before the commit could be repeated.
 
-    Close this producer. Read the topics with `read_committed` to see whether the commit took effect. If the transaction
-    was prepared, the next owner of the id completes it by the state that the database holds.
+    Remedy: close this producer. Read the topics with `read_committed` to see whether the commit took effect; if the
+    transaction was prepared, the next owner of the id completes it by the state that the database holds.
     """
 
     def __init__(
@@ -491,7 +575,10 @@ class CommitOutcomeUnknown(OutcomeUnknown, FatalError):  # noqa: N818 - as its b
 
 
 class FencedCommitOutcomeUnknown(CommitOutcomeUnknown, FencedError):  # noqa: N818 - as its base
-    """A commit got no response, and then another producer took over the transactional id; see both bases."""
+    """A commit got no response, and then another producer took over the transactional id.
+
+    Remedy: as for `CommitOutcomeUnknown` and `FencedError`.
+    """
 
 
 class ErrorClass(Enum):
