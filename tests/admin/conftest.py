@@ -105,7 +105,7 @@ def apache_kafka_3_9() -> Iterator[Site]:
 EMULATED = ["kip_939", "kafka_4_3", "kafka_3_9"]
 
 
-@pytest.fixture(params=[*EMULATED, "apache_kafka", "apache_kafka_3_9"])
+@pytest.fixture(params=[*EMULATED, "apache_kafka", pytest.param("apache_kafka_3_9", marks=pytest.mark.proof)])
 def site(request: pytest.FixtureRequest) -> Site:
     """Give every cluster in turn."""
     chosen: Site = request.getfixturevalue(request.param)

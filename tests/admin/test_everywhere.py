@@ -164,7 +164,7 @@ def test_hanging_transactions_are_found_and_aborted(site: Site, admin: Transacti
     site.end(honest, opened, commit=True)
 
 
-@pytest.mark.parametrize("name", ["kafka_3_9", "apache_kafka_3_9"])
+@pytest.mark.parametrize("name", ["kafka_3_9", pytest.param("apache_kafka_3_9", marks=pytest.mark.proof)])
 def test_a_late_write_of_a_zombie_hangs_after_the_abort(name: str, request: pytest.FixtureRequest) -> None:
     """With transaction.version 0 and 1 the epoch stays the same after the end (KAFKA-9144, KIP-890)."""
     site: Site = request.getfixturevalue(name)
@@ -221,6 +221,7 @@ def test_refused_aborts(site: Site, admin: TransactionAdmin) -> None:
     assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
 
 
+@pytest.mark.proof
 async def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
     """Brokers before 2.8 support only WriteTxnMarkers v0; the last release that still supports it stands for them."""
     site, topic = apache_kafka_3_9, apache_kafka_3_9.new_topic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -58,17 +57,6 @@ def test_a_full_batch_does_not_linger(make_producer: MakeProducer) -> None:
     assert not futures[3].done(), "it has a batch of its own, which has room"
     producer.flush()
     assert futures[3].result(0).offset == 3
-
-
-def test_a_batch_that_is_not_full_lingers_and_no_longer(make_producer: MakeProducer) -> None:
-    producer = make_producer(None, linger_ms=150)
-    producer.send("orders", b"warm").result(60)
-    began = time.monotonic()
-    futures = [producer.send("orders", b"x") for _ in range(3)]
-    offsets = [future.result(60).offset for future in futures]
-    assert time.monotonic() - began >= 0.15
-    assert offsets == [1, 2, 3]
-    assert producer.metrics()["batch-total"] == 2
 
 
 def test_without_lingering_a_record_is_sent_at_once(make_producer: MakeProducer) -> None:

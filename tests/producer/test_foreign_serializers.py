@@ -28,7 +28,7 @@ from dualwrite import AsyncProducer, DualWriter, Producer
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.record import Record
 from dualwrite.errors import InvalidRecordError
-from tests.support.registry_values import AVRO, KINDS, ORDER, an_order, deserializer, serializer, value
+from tests.support.registry_values import AVRO, KINDS, ORDER, deserializer, serializer, value
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +82,6 @@ def test_the_record_is_confluents(
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_confluents_deserializer_reads_the_value(
-    registry: Emulator, client: SchemaRegistryClient, topic: str, kind: str
-) -> None:
-    with Producer(bootstrap_servers=registry.bootstrap_servers, value_serializer=serializer(kind, client)) as producer:
-        producer.send(topic, value(kind))
-    (record,) = registry.records(topic)
-    fresh = SchemaRegistryClient({"url": registry.schema_registry_url})  # asks for the schema by its id
-    read = deserializer(kind, fresh)(record.value, SerializationContext(topic, MessageField.VALUE))
-    assert read == (an_order() if kind == "protobuf" else ORDER)
-
-
 def test_serializers_without_a_registry(registry: Emulator, topic: str) -> None:
     settings: dict[str, Any] = {
         "key_serializer": IntegerSerializer(),
@@ -102,15 +90,6 @@ def test_serializers_without_a_registry(registry: Emulator, topic: str) -> None:
     with Producer(bootstrap_servers=registry.bootstrap_servers, **settings) as producer:
         producer.send(topic, "ä", 258)
     assert [content(record) for record in registry.records(topic)] == [(b"\x00\x00\x01\x02", b"\xe4\x00", ())]
-
-
-def test_send_batch_has_the_context_too(registry: Emulator, client: SchemaRegistryClient, topic: str) -> None:
-    with Producer(
-        bootstrap_servers=registry.bootstrap_servers, value_serializer=serializer("json", client)
-    ) as producer:
-        producer.send_batch(topic, [{"value": {"id": 1}}, {"value": {"id": 2}}])
-    assert client.get_versions(f"{topic}-value") == [1]
-    assert len(registry.records(topic)) == 2
 
 
 def test_a_dual_write_and_a_rolled_back_one(

@@ -41,14 +41,6 @@ def test_records_batches_and_requests_are_counted(make_producer: MakeProducer) -
     assert metrics["flush-time-ns-total"] > 0
 
 
-def test_compression_and_batches_of_records_show(make_producer: MakeProducer) -> None:
-    producer = make_producer(None, compression_type="gzip")
-    producer.send_batch("orders", [b"x" * 1000] * 100).result(60)
-    metrics = producer.metrics()
-    assert metrics["record-send-total"] == 100
-    assert metrics["batch-size-avg"] < 5000
-
-
 def test_retries_and_errors(emulator: Emulator, make_producer: MakeProducer) -> None:
     producer = make_producer(two_phase_commit=False)
     producer.init_transactions()

@@ -70,7 +70,10 @@ except dualwrite.ConfigError:
 
 
 @LIBRARIES
-@pytest.mark.parametrize(("arguments", "uvloop", "module"), [("", True, "threading"), ("thread=False", False, "")])
+@pytest.mark.parametrize(
+    ("arguments", "uvloop", "module"),
+    [("", True, "threading"), pytest.param("thread=False", False, "", marks=pytest.mark.proof)],
+)
 def test_nothing_is_made_in_a_patched_process(
     library: str, patch: str, arguments: str, uvloop: bool, module: str
 ) -> None:
@@ -167,7 +170,7 @@ with database.connect() as connection:
 """
 
 
-@pytest.mark.parametrize("library", [pytest.param("eventlet", marks=pytest.mark.proof), "gevent"])
+@pytest.mark.parametrize("library", ["eventlet", "gevent"])
 def test_a_process_in_which_other_parts_are_patched_writes(tmp_path: Path, library: str) -> None:
     with Emulator(topics={"t": 1}) as emulator:
         servers = emulator.bootstrap_servers.replace("127.0.0.1", "localhost")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -39,6 +40,22 @@ def test_a_response_that_arrives_before_it_is_waited_for(
     assert read_committed() == [b"a", b"b"]
 
 
+@contextmanager
+def interruption_of(
+    owner: object, call: str, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Expect the interruption that this call is replaced with."""
+
+    def interrupted(*_: object) -> None:
+        if before is not None:
+            before()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(owner, call, interrupted)
+        yield
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["before the answer", "after the answer"])
 def test_an_interrupted_wait_loses_no_outcome(
     producer: Producer, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, late: bool
@@ -47,17 +64,13 @@ def test_an_interrupted_wait_loses_no_outcome(
     producer.send("orders", "a")
     held = emulator.faults.add(Fault(api="EndTxn", action=Hold()))
 
-    def interrupted(waiter: Waiter, timeout_s: float | None) -> Any:
-        if late:
-            held.wait_held()
-            held.release()
-            until(lambda: producer.state is ProducerState.READY)
-        raise KeyboardInterrupt
+    def answered() -> None:
+        held.wait_held()
+        held.release()
+        until(lambda: producer.state is ProducerState.READY)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Waiter, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            producer.commit_transaction()
+    with interruption_of(Waiter, "wait", monkeypatch, answered if late else None):
+        producer.commit_transaction()
     with pytest.raises(IllegalStateError, match="repeat that call"):
         producer.begin_transaction()
     held.remove()
@@ -98,27 +111,15 @@ def test_a_signal_that_interrupts_a_wake_up_delays_no_later_call(
     make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make_producer(None)
-
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(producer._core, "_call_soon", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            producer.send("orders", "a")
+    with interruption_of(producer._core, "_call_soon", monkeypatch):
+        producer.send("orders", "a")
     assert producer.send("orders", "b").result().offset == 0
 
 
 def test_a_close_that_is_interrupted_closes(make_producer: MakeProducer, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = make_producer(None)
     producer.send("orders", "a").result()
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Waiter, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            producer.close()
+    with interruption_of(Waiter, "wait", monkeypatch):
+        producer.close()
     with pytest.raises(FatalError, match="closed"):
         producer.send("orders", "b")

@@ -133,9 +133,7 @@ def test_a_connection_that_times_out_costs_other_users_one_retry(
 ) -> None:
     """request.timeout.ms closes the shared connection: requests on their way are sent again, and recognised."""
     names = ["stuck", "b", "c", "d"]
-    producers = ready(
-        make_producer, *names, connections_max_per_node=1, request_timeout_ms=200, delivery_timeout_ms=10_000
-    )
+    producers = ready(make_producer, *names, connections_max_per_node=1, request_timeout_ms=200)
     for api in ("Produce", "EndTxn"):
         emulator.faults.add(Fault(api=api, transactional_id="stuck", action=DropRequest()))
         emulator.faults.add(Fault(api=api, transactional_id="b", action=DropReply()))
@@ -181,16 +179,3 @@ def test_no_more_connections_than_set(make_producer: MakeProducer, emulator: Emu
     for thread in threads:
         thread.join(60)
     assert broken(emulator) == 3
-
-
-def test_a_producer_closed_while_another_waits_does_not_disturb_it(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
-) -> None:
-    going, staying = ready(make_producer, "going", "staying", connections_max_per_node=1)
-    held = emulator.faults.add(Fault(api="EndTxn", transactional_id="staying", action=Hold()))
-    thread = in_thread(lambda: transact(staying, "a"))
-    held.wait_held()
-    going.close()
-    held.release()
-    thread.join(60)
-    assert read_committed() == [b"a"]

@@ -15,7 +15,6 @@ from dualwrite import DualWriter
 from dualwrite.admin import TransactionAdmin
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.broker_emulator import Emulator
-from dualwrite.config import ProducerConfig
 from dualwrite.partition_log import PartitionLog
 from dualwrite.producer import ConsumerGroupMetadata, Producer, TopicPartition
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
@@ -122,23 +121,3 @@ def test_a_log_is_of_the_value(emulator: Emulator, topic: str) -> None:
     finally:
         log.close()
     assert [record.value for record in emulator.records("orders")] == [b"v"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("client_id", "x"),
-        ("transactional_id", "x"),
-        ("partitioner", "random"),
-        ("security_protocol", "SSL"),
-        ("ssl_ca_location", "/x"),
-        ("ssl_key_password", "x"),
-    ],
-)
-def test_settings_are_plain_text(name: str, value: str) -> None:
-    needed = {} if not name.startswith("ssl_") else {"security_protocol": Loud("ssl")}
-    if name == "ssl_key_password":
-        needed |= {"ssl_certificate_location": Loud("/x")}
-    config = ProducerConfig.parse({"bootstrap_servers": "a:1"}, {name: Loud(value), **needed})
-    assert type(getattr(config, name)) is str
-    assert getattr(config, name) == value

@@ -228,15 +228,6 @@ def test_a_recoverer_that_crashed_between_commit_and_takeover(world: World) -> N
     assert world.committed() == ["v", "after"]
 
 
-@by_stored_pair
-def test_initialising_with_keep_changes_nothing(world: World) -> None:
-    world.prepared()
-    before = world.emulator.transactions()
-    for _ in range(2):
-        world.recovering()
-    assert world.emulator.transactions() == before
-
-
 @every_tier
 def test_a_producer_without_keep_prepared_aborts_the_prepared_transaction(world: World) -> None:
     world.prepared()

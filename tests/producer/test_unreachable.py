@@ -110,7 +110,7 @@ def test_descriptions_of_topics(refusing: str) -> None:
 
     asyncio.run(describe())
     with ParticipantProducer(bootstrap_servers=refusing, **SETTINGS) as producer:
-        with pytest.raises(KafkaUnreachableError, match=r"for 0\.\d s \(.*Connection refused"):
+        with pytest.raises(KafkaUnreachableError, match=r"for \d+\.\d s \(.*Connection refused"):
             producer.describe_topics(["orders"])
         producer.close(timeout_s=0)
 
