@@ -109,7 +109,3 @@ def test_control_is_published_on_this_machine_only() -> None:
     commands = re.findall(r"podman run .*", (SERVICE / "Containerfile").read_text())
     assert commands
     assert all("-p 127.0.0.1:9644:9644" in command and "-p 9644" not in command for command in commands)
-
-
-def test_the_unit_limits_memory() -> None:
-    assert re.search(r"^MemoryMax=\d+G$", (SERVICE / "dualwrite-broker.service").read_text(), re.MULTILINE)

@@ -132,11 +132,6 @@ COORDINATOR = {
 }
 
 
-def test_fields_that_a_version_has_and_no_default_must_be_given() -> None:
-    with pytest.raises(TypeError, match="host"):
-        schema(10, 2).new.response(**COORDINATOR)
-
-
 def test_null_where_the_schema_has_none_is_refused() -> None:
     made = schema(10, 2).new.response(**COORDINATOR, host=None)
     with pytest.raises(AttributeError):

@@ -72,11 +72,6 @@ def test_arguments_that_make_no_sense(
     assert_refused(ended.value.code, *capsys.readouterr(), said)
 
 
-def test_an_impossible_host_is_refused() -> None:
-    done = run(*MODULE, "--listen", "a..b:0")
-    assert_refused(done.returncode, done.stdout, done.stderr, "a..b: invalid host name")
-
-
 @pytest.mark.parametrize(
     ("option", "said"), [("--listen", "cannot listen on"), ("--control", "the control port cannot listen on")]
 )
@@ -121,13 +116,6 @@ def test_a_missing_extra_is_named(tmp_path: Path, missing: str, command: tuple[s
     assert (done.returncode, done.stdout, len(shown)) == (2, "", 1), done.stderr
     assert shown[0].startswith(sentence)
     assert missing in shown[0]
-
-
-def test_an_import_without_the_extra_names_the_extra(tmp_path: Path) -> None:
-    (tmp_path / "kio.py").write_text("raise ModuleNotFoundError(\"No module named 'kio'\", name='kio')\n")
-    done = run(sys.executable, "-c", "import dualwrite.broker_emulator", python_path=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {EXTRA} (No module named 'kio')"
 
 
 _STARTS_A_BROKER = """

@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.files import write_atomically
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.storage.journal import MetadataJournal, producer_ids_allocated, value_stored
+from dualwrite.broker_emulator.storage.journal import MetadataJournal, producer_ids_allocated
 from dualwrite.broker_emulator.transactions.producer_ids import PRODUCER_ID_BLOCK_SIZE
 from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, produce_fields
 from tests.emulator.control.client import Client
@@ -56,21 +56,6 @@ def test_topics_and_records_are_there_after_a_restart(data_dir: Path, fsync: Fsy
         assert values(emulator) == [b"1", b"2"]
         assert emulator.log("t").leader_epoch == 1  # a start is an election
         assert client.produce("t", plain_batch(b"3")).base_offset == 2
-
-
-@pytest.mark.parametrize("name", ["t", "t" * 249])
-def test_a_deleted_topic_stays_deleted_and_its_name_can_be_used_again(data_dir: Path, name: str) -> None:
-    with Emulator(topics={name: 2}, data_dir=data_dir) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        for _ in range(2):
-            assert client.produce(name, plain_batch(b"old")).base_offset == 0
-            client.delete_topic(name)
-            assert not (data_dir / f"{name}-0").exists()
-            emulator.create_topic(name, 2)
-        assert client.produce(name, plain_batch(b"new")).base_offset == 0
-    with Emulator(data_dir=data_dir) as emulator:
-        assert values(emulator, name) == [b"new"]
-        assert {path.name for path in data_dir.glob("t*")} == {f"{name}-0"}
 
 
 def test_remains_of_a_deleted_topic_after_a_crash_are_removed(data_dir: Path, tmp_path: Path) -> None:
@@ -247,21 +232,6 @@ def test_the_journal_cut_at_any_byte_is_the_journal_of_its_whole_lines(tmp_path:
         again = MetadataJournal(path, sync=False)
         again.open()
         assert again.next_producer_id == 9000
-
-
-def test_kept_values_survive_a_restart_until_deleted(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.journal"
-    journal = MetadataJournal(path, sync=False)
-    journal.open()
-    journal.record(value_stored("config", "topic:a", {"retention.ms": "1"}))
-    journal.record(value_stored("config", "topic:b", {}))
-    journal.record(value_stored("config", "topic:a", {"retention.ms": "2"}))
-    journal.record(value_stored("quota", "user:c", 7))
-    journal.record(value_stored("config", "topic:b", None))
-    for _ in range(2):  # the second start reads the files that the first has rewritten
-        found = MetadataJournal(path, sync=False)
-        found.open()
-        assert found.values == {"config": {"topic:a": {"retention.ms": "2"}}, "quota": {"user:c": 7}}
 
 
 def test_damage_within_the_journal_is_an_error(tmp_path: Path) -> None:

@@ -76,18 +76,6 @@ def test_topics_and_logs() -> None:
         assert snapshot.producers == []
 
 
-def test_disconnecting_clients() -> None:
-    with Emulator(topics={"t": 1}) as emulator:
-        one, two = (RawClient(emulator.bootstrap_servers, client_id=name) for name in ("one", "two"))
-        for client in (one, two):
-            client.produce("t", plain_batch(b"1"))
-        assert emulator.disconnect_clients(client_id="one") == 1
-        assert one.is_closed()
-        assert two.produce("t", plain_batch(b"1")).error_code == 0
-        assert emulator.disconnect_clients() == 1
-        assert two.is_closed()
-
-
 def test_only_a_virtual_clock_can_be_advanced() -> None:
     with Emulator() as emulator, pytest.raises(TypeError):
         emulator.advance_clock(1)

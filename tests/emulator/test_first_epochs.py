@@ -26,13 +26,6 @@ def initialised(client: RawClient, transactional_id: str | None = "x") -> tuple[
     return answer.producer_id, answer.producer_epoch
 
 
-def test_a_new_id_starts_at_an_epoch_and_goes_on_from_there(emulator: Emulator, client: RawClient) -> None:
-    emulator.set_next_producer_epoch(LAST - 1, transactional_id="x")
-    producer_id, epoch = initialised(client)
-    assert epoch == LAST - 1
-    assert_goes_on(client, producer_id)
-
-
 def test_a_known_id_keeps_its_producer_id(emulator: Emulator, client: RawClient) -> None:
     producer_id, epoch = initialised(client)
     assert epoch == 0

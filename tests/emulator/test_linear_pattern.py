@@ -128,11 +128,6 @@ def test_patterns_refused_by_re2j_are_refused_in_its_words(pattern: str, complai
     assert str(refused.value) == complaint
 
 
-@pytest.mark.parametrize("pattern", [r"\\C", r"\Q\C\E", "[{*]", r"\Q(?P<n>(?P<n>", r"\p{Lu}{2}", r"\x{70}*", "a{02}"])
-def test_unusual_but_valid_patterns_are_accepted(pattern: str) -> None:
-    LinearPattern(pattern)
-
-
 @pytest.mark.parametrize("pattern", ["a" * 40_000, r"\pL{1000}", "((a{10}){100}){2}", "é" * 20_000])
 def test_a_pattern_that_would_take_much_memory_is_refused(pattern: str) -> None:
     with pytest.raises(PatternError):

@@ -53,17 +53,6 @@ def test_requests_errors_and_bytes(emulator: Emulator, client: RawClient) -> Non
     assert after.nodes[0].connections_made >= 1
 
 
-def test_partitions(emulator: Emulator, client: RawClient) -> None:
-    emulator.create_topic("counted")
-    batch = plain_batch(b"a")
-    client.produce("counted", batch)
-    client.fetch("counted")
-    row = emulator.metrics().partition("counted")
-    assert (row.log_start_offset, row.log_end_offset, row.high_watermark, row.last_stable_offset) == (0, 1, 1, 1)
-    assert (row.messages_in, row.bytes_in, row.bytes_out, row.size_bytes) == (1, *[len(batch)] * 3)
-    assert (row.leader_id, row.replicas, row.in_sync_replicas) == (0, 1, 1)
-
-
 def test_transactions(emulator: Emulator, client: RawClient) -> None:
     """Check the metrics of KIP-939, KIP-664 and KIP-890."""
     before = emulator.metrics().nodes[0]
@@ -154,16 +143,3 @@ def test_prometheus_parses_all_metrics(snapshot: MetricsSnapshot) -> None:
     assert value("kafka_high_watermark", topic="t", partition="0") == snapshot.partition("t").high_watermark
     assert value("kafka_active_transaction_open_time_max_milliseconds", node="0") == 0
     assert value("kafka_partitions_with_late_transactions", node="0") == 0
-
-
-@pytest.mark.parametrize("name", ['with "quotes"', "back\\slash", "two\nlines"])
-def test_names_are_escaped(snapshot: MetricsSnapshot, name: str) -> None:
-    odd = snapshot.partition("t")._replace(topic=name)
-    text = render_prometheus(snapshot._replace(partitions=(odd,)))
-    names = {
-        sample.labels["topic"]
-        for family in prometheus_parser.text_string_to_metric_families(text)
-        for sample in family.samples
-        if "topic" in sample.labels
-    }
-    assert names == {name}

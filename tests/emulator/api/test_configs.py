@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
-from dualwrite.broker_emulator.cluster.periodic_work import ConfiguredTimers
 from tests.emulator.api.config_requests import (
     BROKER,
     BROKER_LOGGER,
@@ -21,7 +20,6 @@ from tests.emulator.api.config_requests import (
     SET,
     TOPIC,
     alter,
-    alter_all,
     describe,
     describe_result,
     listed,
@@ -132,39 +130,6 @@ def test_connections_are_counted_by_the_newest_limit(emulator: Emulator, client:
     assert alter(client, BROKER, "0", ("max.connections", DELETE, None)) == DONE
 
 
-def test_a_refused_change_of_one_resource_does_not_stop_another(client: RawClient, topic: str) -> None:
-    answers = alter_all(
-        client,
-        {
-            (TOPIC, topic): [("retention.ms", SET, "5"), ("segment.ms", SET, "0")],
-            (GROUP, topic): [("consumer.session.timeout.ms", SET, "50000")],
-            (TOPIC, "absent"): [("retention.ms", SET, "5")],
-        },
-    )
-    assert [error for error, _ in answers] == [INVALID_CONFIG, 0, 3]
-    assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
-    assert values_of(client, GROUP, topic, "consumer.session.timeout.ms") == [("50000", OF_GROUP)]
-
-
-def test_validate_only(client: RawClient, topic: str) -> None:
-    assert alter(client, TOPIC, topic, ("retention.ms", SET, "5"), validate_only=True) == DONE
-    assert alter(client, TOPIC, topic, ("retention.ms", SET, "x"), validate_only=True)[0] == INVALID_CONFIG
-    assert alter(client, BROKER, "", ("log.retention.ms", SET, "5"), validate_only=True) == DONE
-    assert alter(client, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"), validate_only=True) == DONE
-    assert put(client, CLIENT_METRICS, "s", {"interval.ms": "100"}, validate_only=True) == DONE
-    assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
-    assert describe(client, BROKER, "") == {}
-    assert listed(client, CLIENT_METRICS) == (0, [])
-
-
-def test_alter_configs_replaces_everything(client: RawClient, topic: str) -> None:
-    assert put(client, TOPIC, topic, {"retention.ms": "5", "segment.ms": "7"}) == DONE
-    assert put(client, TOPIC, topic, {"segment.ms": "8"}) == DONE
-    assert values_of(client, TOPIC, topic, "retention.ms", "segment.ms") == [("604800000", DEFAULT), ("8", OF_TOPIC)]
-    assert put(client, TOPIC, topic, {"colour": "blue"}) == (INVALID_CONFIG, "Unknown topic config name: colour")
-    assert put(client, BROKER_LOGGER, "0", {"root": "INFO"}) == (INVALID_REQUEST, "Unknown resource type 8")
-
-
 def test_a_resource_is_named_once(client: RawClient, topic: str) -> None:
     config = {"name": "retention.ms", "config_operation": SET, "value": "5"}
     twice = {"resource_type": TOPIC, "resource_name": topic, "configs": (config,)}
@@ -172,15 +137,6 @@ def test_a_resource_is_named_once(client: RawClient, topic: str) -> None:
     said = "Each resource must appear at most once."
     assert [(row.error_code, row.error_message) for row in answered.responses] == [(INVALID_REQUEST, said)] * 2
     assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
-
-
-def test_only_requested_settings_are_described(client: RawClient, topic: str) -> None:
-    assert describe(client, TOPIC, topic, ["retention.ms", "colour"]).keys() == {"retention.ms"}
-    plain = describe(client, TOPIC, topic, ["retention.bytes"], version=1, synonyms=False)["retention.bytes"]
-    assert plain.synonyms == ()
-    told = describe(client, TOPIC, topic, ["retention.bytes"], documentation=True)["retention.bytes"]
-    assert told.documentation.startswith("The oldest segments")
-    assert describe(client, TOPIC, topic)["retention.bytes"].documentation is None
 
 
 @pytest.mark.parametrize(
@@ -224,23 +180,6 @@ def test_groups_and_subscriptions_are_listed_while_something_is_set(client: RawC
     assert listed(client, CLIENT_METRICS) == (0, [])
 
 
-def test_a_new_topic_of_an_old_name_has_no_settings(client: RawClient, topic: str) -> None:
-    assert alter(client, TOPIC, topic, ("retention.ms", SET, "5")) == DONE
-    client.delete_topic(topic)
-    assert client.create_topic(topic).error_code == 0
-    assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
-
-
-def test_a_node_that_starts_again_has_its_settings(client: RawClient, emulator: Emulator) -> None:
-    with RawClient(emulator.bootstrap_servers.split(",")[1]) as other:
-        assert alter(other, BROKER, "1", ("message.max.bytes", SET, "700")) == DONE
-    emulator.crash_node(1)
-    emulator.start_node(1)
-    with RawClient(emulator.bootstrap_servers.split(",")[1]) as other:
-        assert values_of(other, BROKER, "1", "message.max.bytes") == [("700", OF_BROKER)]
-        assert alter(other, BROKER, "1", ("message.max.bytes", DELETE, None)) == DONE
-
-
 def test_everything_altered_is_there_again_after_a_restart(tmp_path: Path) -> None:
     with Emulator(config=CONFIG, topics={"t": 1, "u": 1}, data_dir=tmp_path) as emulator:
         client = RawClient(emulator.bootstrap_servers)
@@ -262,21 +201,6 @@ def test_everything_altered_is_there_again_after_a_restart(tmp_path: Path) -> No
         assert values_of(client, GROUP, "g", "consumer.session.timeout.ms") == [("50000", OF_GROUP)]
 
 
-def test_periodic_work_follows_its_interval(client: RawClient, emulator: Emulator) -> None:
-    cluster, runs = emulator.cluster, []  # compaction becomes visible to clients only after many writes
-    timers = emulator.call_in_loop(lambda: ConfiguredTimers(cluster))
-    emulator.call_in_loop(lambda: timers.every("log_cleaner_backoff_ms", lambda: runs.append(cluster.clock.now_ms())))
-    emulator.advance_clock(30_000)
-    assert len(runs) == 2
-    assert alter(client, BROKER, "", ("log.cleaner.backoff.ms", SET, "1000")) == DONE
-    emulator.advance_clock(5_000)
-    assert len(runs) == 7
-    assert alter(client, BROKER, "", ("log.cleaner.backoff.ms", DELETE, None)) == DONE
-    emulator.advance_clock(14_999)
-    assert len(runs) == 7
-    emulator.call_in_loop(timers.cancel)
-
-
 def test_deleting_topics_can_be_forbidden() -> None:
     with Emulator(config=BrokerConfig(delete_topic_enable=False), topics={"t": 1}) as emulator:
         client = RawClient(emulator.bootstrap_servers)
@@ -285,22 +209,6 @@ def test_deleting_topics_can_be_forbidden() -> None:
             topics = () if version < 6 else ({"name": "t", "topic_id": None},)
             answered = client.call("delete_topics", version, topics=topics, timeout=milliseconds(1000), **named)
             assert answered.responses[0].error_code == error
-
-
-def test_the_most_that_is_fetched() -> None:
-    with Emulator(config=BrokerConfig(fetch_max_bytes=1024), topics={"t": 1}) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        for _ in range(3):
-            assert error_of(client, "t", bytes(600)) == 0
-        one_batch = len(plain_batch(bytes(600)))
-        assert len(client.fetch("t").records) == one_batch
-
-
-def test_the_usual_number_of_copies() -> None:
-    with Emulator(nodes=2, config=BrokerConfig(default_replication_factor=1), topics={"t": 1}) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        answered = client.metadata("t", "__consumer_offsets")
-        assert [len(topic.partitions[0].replica_nodes) for topic in answered.topics] == [1, 2]
 
 
 def test_kafka_3_9_has_its_own_settings() -> None:
@@ -318,14 +226,6 @@ def test_kafka_3_9_has_its_own_settings() -> None:
         assert describe(client, CLIENT_METRICS, "s") == {}
         assert alter(client, CLIENT_METRICS, "s", ("interval.ms", SET, "1000")) == DONE
         assert describe(client, CLIENT_METRICS, "s").keys() == {"interval.ms"}
-
-
-def test_a_group_has_the_settings_of_the_broker_that_describes_it(client: RawClient) -> None:
-    name, of_brokers = "consumer.assignment.interval.ms", "group.consumer.assignment.interval.ms"
-    assert alter(client, BROKER, "", (of_brokers, SET, "200")) == (0, None)
-    assert values_of(client, GROUP, "g", name) == [("200", 3)]
-    assert alter(client, BROKER, "0", (of_brokers, SET, "300")) == (0, None)
-    assert values_of(client, GROUP, "g", name) == [("300", 2)]
 
 
 def test_the_topics_of_the_coordinators_have_kafkas_settings(client: RawClient) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, PausePoint
+from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
@@ -99,29 +99,6 @@ def test_settings_of_the_group_count_before_those_of_the_brokers(emulator: Emula
     assert set(group_of(emulator).members) == {"m1"}
     emulator.advance_clock(1)
     assert not group_of(emulator).members
-
-
-def test_another_coordinator_goes_on_in_the_middle_of_a_rebalance(config: BrokerConfig) -> None:
-    with Emulator(config=config, nodes=2, clock=VirtualClock(), topics={"t": 4}) as emulator:
-
-        def coordinator() -> RawClient:
-            return RawClient(address(emulator, emulator.coordinator(group="g")))
-
-        with coordinator() as client:
-            heartbeat(client, "m1", 0)
-            heartbeat(client, "m2", 0)
-            heartbeat(client, "m1", 2)
-            before = shape(emulator)
-            emulator.move_coordinator(1 - emulator.coordinator(group="g"), group="g")
-            assert heartbeat(client, "m1", 2).error_code == 16
-        with coordinator() as client:
-            assert shape(emulator) == before
-            assert before["m1"] == (2, "UNREVOKED_PARTITIONS", [0, 1])
-            assert heartbeat(client, "m1", 2, **owned(client, 0, 1)).member_epoch == 3
-            told = heartbeat(client, "m2", 3).assignment
-            assert [part.partitions for part in told.topic_partitions] == [(2, 3)]
-            emulator.advance_clock(45_000)  # sessions restarted at the new coordinator, and end as usual
-            assert not group_of(emulator).members
 
 
 def test_a_loading_group_returns_a_retriable_error(config: BrokerConfig) -> None:
@@ -221,14 +198,6 @@ def test_policies_of_migration(config: BrokerConfig) -> None:
         assert [type(group) is ConsumerGroup for group in emulator.groups()] == [False, True]
 
 
-def test_without_the_feature_there_are_no_consumer_groups(config: BrokerConfig) -> None:
-    with Emulator(config=replace(config, group_version=0)) as emulator, RawClient(emulator.bootstrap_servers) as client:
-        assert heartbeat(client, "m1", 0).error_code == 35
-        update = {"feature": "group.version", "max_version_level": 1, "upgrade_type": 1}
-        assert client.call("update_features", 1, feature_updates=(update,), validate_only=False).error_code == 0
-        assert heartbeat(client, "m1", 0).error_code == 0
-
-
 def test_kafka_3_9_has_the_request_and_refuses_it() -> None:
     with (
         Emulator(config=BrokerConfig(profile=Profile.KAFKA_3_9)) as emulator,
@@ -297,11 +266,3 @@ def test_a_waiting_join_must_be_repeated_when_the_group_is_upgraded(emulator: Em
         assert heartbeat(client, "m", 0).error_code == 0
         assert second.receive("join_group", 9, waiting).error_code == 27
         assert set(group_of(emulator).members) == {stable.member_id, named.member_id, "m"}
-
-
-def test_faults_meet_consumer_groups(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(api="ConsumerGroupHeartbeat", group="g", action=Error(16)))
-    assert heartbeat(client, "m", 0).error_code == 16
-    emulator.faults.add(Fault(api="ConsumerGroupDescribe", group="g", action=Error(15)))
-    assert described(client) == (15, None, 0)
-    assert heartbeat(client, "m", 0).error_code == 0

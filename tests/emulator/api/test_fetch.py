@@ -43,10 +43,6 @@ def test_a_fetch_waits_for_min_bytes(emulator: Emulator, client: RawClient) -> N
     assert base_offsets(partition.records) == [0, 1]
 
 
-def test_a_fetch_gives_up_after_max_wait(client: RawClient) -> None:
-    assert client.fetch("t", max_wait_ms=20).records == b""
-
-
 def test_a_waiting_fetch_notices_that_its_topic_was_deleted(emulator: Emulator, client: RawClient) -> None:
     waiting = client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=60_000))
     with RawClient(emulator.bootstrap_servers) as other:
@@ -76,12 +72,6 @@ def test_max_bytes_is_shared_by_the_partitions(emulator: Emulator, client: RawCl
     }
     response = client.call("fetch", 12, **request)
     assert [base_offsets(partition.records) for partition in response.responses[0].partitions] == [[0, 1], [0]]
-
-
-def test_unknown_topics_do_not_wait(client: RawClient) -> None:
-    assert client.fetch("nope", max_wait_ms=60_000).error_code == 3
-    assert client.fetch(None, max_wait_ms=60_000, version=13).error_code == 100
-    assert client.fetch(client.topic_id("t"), version=13).error_code == 0
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])

@@ -52,24 +52,6 @@ def group_of(emulator: Emulator) -> Any:
 # membership
 
 
-def test_a_rebalance_between_two_connections(emulator: Emulator, client: RawClient) -> None:
-    first = stable_member(client)
-    with RawClient(emulator.bootstrap_servers, "second") as other:
-        asked = other.call("join_group", 9, **join_fields(9))
-        waiting = other.send("join_group", 9, **join_fields(9, member_id=asked.member_id))
-        until(lambda: group_of(emulator).state is GroupState.PREPARING_REBALANCE)
-        assert (heartbeat(client, first), sync(client, first).error_code) == (27, 27)
-        leader = join(client, member_id=first.member_id)
-        follower = other.receive("join_group", 9, waiting)
-        assert (leader.generation_id, follower.generation_id) == (2, 2)
-        assert {member.member_id for member in leader.members} == {first.member_id, asked.member_id}
-        assert follower.members == ()
-        waiting = other.send("sync_group", 5, **sync_fields(follower))
-        assert sync(client, leader).assignment == leader.member_id.encode()
-        assert other.receive("sync_group", 5, waiting).assignment == follower.member_id.encode()
-        assert (heartbeat(client, leader), heartbeat(other, follower)) == (0, 0)
-
-
 def test_a_waiting_request_is_replaced_by_a_newer_one_of_its_member(emulator: Emulator, client: RawClient) -> None:
     stable_member(client)
     with RawClient(emulator.bootstrap_servers) as lost, RawClient(emulator.bootstrap_servers) as again:
@@ -83,19 +65,6 @@ def test_a_waiting_request_is_replaced_by_a_newer_one_of_its_member(emulator: Em
 
 
 # time
-
-
-def test_sessions_end_on_the_brokers_clock(emulator: Emulator, client: RawClient) -> None:
-    joined = stable_member(client)
-    emulator.advance_clock(SESSION_MS - 1)
-    assert heartbeat(client, joined) == 0
-    emulator.advance_clock(SESSION_MS - 1)
-    assert commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1) == 0  # a heartbeat too
-    emulator.advance_clock(SESSION_MS - 1)
-    assert heartbeat(client, joined) == 0
-    emulator.advance_clock(SESSION_MS)
-    assert heartbeat(client, joined) == 25
-    assert (group_of(emulator).state, group_of(emulator).generation) == (GroupState.EMPTY, 2)
 
 
 def test_the_initial_delay_on_the_brokers_clock() -> None:

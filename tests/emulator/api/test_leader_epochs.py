@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from tests.emulator.api.raw_client import RawClient, plain_batch
@@ -53,19 +51,6 @@ def test_lost_records_do_not_count() -> None:
             assert end_of_epoch(client, 0) == (6, -1, -1)
         with RawClient(addresses[1 - leader]) as client:
             assert end_of_epoch(client, 0) == (0, 0, 1)
-
-
-@pytest.mark.parametrize("asked", [0, 5])
-def test_an_epoch_of_which_nothing_is_left(asked: int) -> None:
-    with Emulator(nodes=2, topics={"t": 1}) as emulator:
-        for _ in range(6):
-            emulator.move_leader("t", 0, 1 - emulator.log("t").leader_id)
-        log = emulator.log("t")
-        with RawClient(emulator.bootstrap_servers.split(",")[log.leader_id]) as client:
-            client.produce("t", plain_batch(b"1"))
-            assert log.leader_epoch == 6
-            assert end_of_epoch(client, asked) == (0, asked, 0)
-            assert end_of_epoch(client, 6, current_leader_epoch=5) == (74, -1, -1)
 
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

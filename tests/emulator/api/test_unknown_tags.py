@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.api.registry import APIS
@@ -15,7 +14,7 @@ from dualwrite.broker_emulator.log.record_fields import uvarint
 from dualwrite.broker_emulator.messages.schema import schema
 from dualwrite.broker_emulator.messages.schemas import request_schema
 from dualwrite.broker_emulator.net.requests import decoded
-from tests.emulator.api.raw_client import KEYS, RawClient, decode, milliseconds, request_type
+from tests.emulator.api.raw_client import KEYS, RawClient, milliseconds, request_type
 from tests.emulator.api.tagged import UNKNOWN_TAGS, with_unknown_tags
 from tests.emulator.test_codec import entities
 
@@ -61,14 +60,3 @@ def test_a_truncated_request_with_unknown_tags_ends_its_connection() -> None:
             with RawClient(emulator.bootstrap_servers) as client:
                 client.send_bytes(struct.pack(">i", end) + frame[:end])
                 assert client.is_closed(), end
-
-
-def test_unknown_tags_are_ignored_on_the_wire() -> None:
-    version = 5
-    frame = frame_with_tags(version)
-    with Emulator() as emulator, RawClient(emulator.bootstrap_servers) as client:
-        client.send_bytes(struct.pack(">i", len(frame)) + frame)
-        correlation_id, response = decode("init_producer_id", version, client.receive_frame())
-    assert correlation_id == 7
-    assert response.error_code is ErrorCode.none
-    assert response.producer_epoch == 0

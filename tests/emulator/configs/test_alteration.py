@@ -63,11 +63,6 @@ def test_settings_that_no_group_has(configs: Mapping[str, str], said: str) -> No
     assert (error, said in message) == (ErrorCode.invalid_config, True), message
 
 
-def test_the_limits_of_groups_are_their_brokers() -> None:
-    config = BrokerConfig.from_properties({"group.share.max.heartbeat.interval.ms": "20000"})
-    check_group_configs({"share.heartbeat.interval.ms": "20000"}, config)
-
-
 @pytest.mark.parametrize(
     ("configs", "error", "said"),
     [
@@ -81,7 +76,3 @@ def test_the_limits_of_groups_are_their_brokers() -> None:
 def test_settings_that_no_subscription_has(configs: Mapping[str, str], error: int, said: str) -> None:
     code, message = refusal(lambda: check_client_metrics_configs(configs))
     assert (code, said in message) == (error, True), message
-
-
-def test_settings_that_a_subscription_has() -> None:
-    check_client_metrics_configs({"interval.ms": "100", "match": "client_id=a.*,client_source_port=1.", "metrics": "*"})

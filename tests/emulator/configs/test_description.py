@@ -65,15 +65,6 @@ def test_a_setting_in_another_unit_is_a_lower_synonym() -> None:
     ]
 
 
-def test_settings_given_in_python_are_static() -> None:
-    config = BrokerConfig(message_max_bytes=7, log_retention_ms=5, log_segment_bytes=1, max_request_elements=3)
-    assert static_properties(config) == {
-        "message.max.bytes": "7",
-        "log.retention.ms": "5",
-        "log.segment.bytes": "1",
-    }
-
-
 @pytest.mark.parametrize("name", ["ssl.key.password", "a.class.of.mine"])
 def test_secrets_and_unknown_settings_have_no_value(name: str) -> None:
     given = layers({name: "hunter2"})

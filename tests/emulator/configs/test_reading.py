@@ -56,14 +56,6 @@ def test_a_stock_kafka_file_starts_an_emulator(tmp_path: Path, caplog: pytest.Lo
         assert emulator.bootstrap_servers.startswith("127.0.0.1:")
 
 
-def test_values_may_be_pythons_own() -> None:
-    config = BrokerConfig.from_properties(
-        {"num.partitions": 4, "auto.create.topics.enable": False, "log.cleanup.policy": ["compact", "delete"]}
-    )
-    assert (config.num_partitions, config.auto_create_topics_enable) == (4, False)
-    assert config.log_cleanup_policy == "compact,delete"
-
-
 @pytest.mark.parametrize(
     ("properties", "field", "value"),
     [
@@ -137,10 +129,6 @@ def test_settings_of_listeners_and_plugins_are_known_by_the_part_after_the_prefi
         "super.users": "User:admin",
     }
     assert BrokerConfig.from_properties(given).properties == given
-
-
-def test_settings_of_equal_configs_may_have_come_in_different_ways() -> None:
-    assert BrokerConfig.from_properties({"num.partitions": "3"}) == BrokerConfig(num_partitions=3)
 
 
 def test_a_file_by_javas_rules(tmp_path: Path) -> None:

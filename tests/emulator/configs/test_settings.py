@@ -38,12 +38,6 @@ IN_OTHER_UNITS = {"log.retention.ms", "log.roll.ms"}
 """Settings whose defaults Kafka has in hours."""
 
 
-def test_every_default_is_a_value_that_the_setting_takes() -> None:
-    for setting in EVERY:
-        if setting.default is not None:
-            assert setting.canonical(setting.default) == setting.default, setting
-
-
 def test_a_field_has_the_default_that_the_table_says() -> None:
     defaults = BrokerConfig()
     told = {name: setting.default for name, setting in {**BROKER_SETTINGS_HERE, **OWN_SETTINGS}.items()}
@@ -78,25 +72,6 @@ def test_a_topic_without_settings_goes_by_the_brokers() -> None:
             or theirs.name in BROKER_SYNONYMS
             or (name in ("retention.bytes", "retention.ms", "segment.ms", "flush.ms"))
         ), name
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "canonical"),
-    [
-        ("retention.ms", " 77 ", "77"),
-        ("retention.ms", "+5", "5"),
-        ("preallocate", "TRUE", "true"),
-        ("min.cleanable.dirty.ratio", "1", "1.0"),
-        ("min.cleanable.dirty.ratio", "5e-2", "0.05"),
-        ("cleanup.policy", "compact , delete", "compact,delete"),
-        ("cleanup.policy", "", ""),
-        ("compression.gzip.level", "-1", "-1"),
-        ("leader.replication.throttled.replicas", "*", "*"),
-        ("leader.replication.throttled.replicas", "0:1,1:2", "0:1,1:2"),
-    ],
-)
-def test_values_that_a_setting_takes(name: str, text: str, canonical: str) -> None:
-    assert TOPIC_SETTINGS_HERE[name].canonical(text) == canonical
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,6 @@ def test_a_pause_point_is_held_reached_and_released(client: Client, transaction:
     client.refused(404, "POST", f"{one}/release")
 
 
-def test_a_pause_point_that_is_never_reached(client: Client, transaction: Transaction) -> None:
-    held = client.post("/v1/holds", {"point": "before-marker", "node": 7}, 201)
-    transaction.commit()
-    error = client.refused(409, "GET", f"/v1/holds/{held['hold_id']}/wait?timeout_ms=1")
-    assert error["message"] == "not within 1 ms; before-marker was reached 0 times"
-
-
 # time
 
 
@@ -236,23 +229,6 @@ def test_a_transaction_is_shown_with_every_field(client: Client, controlled: Emu
 def test_transactions_that_are_not_there(client: Client) -> None:
     client.refused(404, "GET", "/v1/transactions?transactional_id=nobody")
     assert "did you mean 'Ongoing'?" in client.refused(400, "GET", "/v1/transactions?state=Onging")["message"]
-
-
-def test_a_partition_is_shown_with_the_producer_that_holds_it_back(client: Client, controlled: Emulator) -> None:
-    client.post("/v1/topics", {"name": "alone", "partitions": 2}, 201)
-    transaction = Transaction(controlled, "holds-back")
-    transaction.send("alone")
-    (shown, other) = client.get("/v1/partitions?topic=alone")["partitions"]
-    assert (shown["last_stable_offset"], shown["high_watermark"], shown["log_end_offset"]) == (0, 1, 1)
-    assert [each["transactional_id"] for each in shown["open_transactions"]] == ["holds-back"]
-    assert other["open_transactions"] == []
-    details = client.get("/v1/topics/alone/partitions/0")
-    assert details == {"partition": shown, "producers": shown["open_transactions"]}
-    transaction.commit()
-    ended = client.get("/v1/topics/alone/partitions/0")
-    assert (ended["partition"]["last_stable_offset"], ended["partition"]["open_transactions"]) == (2, [])
-    assert ended["producers"][0]["open_transaction_first_offset"] is None
-    transaction.producer.close()
 
 
 def test_internal_topics_are_shown_on_request(client: Client) -> None:

@@ -63,18 +63,6 @@ def test_every_part_of_a_record(fresh: Emulator, asked: Client) -> None:
     assert "the header 'h' at offset 0 of orders-0 is not UTF-8" in refused["message"]
 
 
-def test_text_limit_and_offset(fresh: Emulator, asked: Client) -> None:
-    producer = Producer({"bootstrap.servers": fresh.bootstrap_servers})
-    for number in range(5):
-        producer.produce("orders", f"näh {number}", partition=number % 2)
-    assert producer.flush(30) == 0
-    assert values(asked) == ["näh 0", "näh 2", "näh 4", "näh 1", "näh 3"]
-    assert values(asked, "?partition=0&offset=1") == ["näh 2", "näh 4"]
-    assert values(asked, "?partition=0&offset=99") == []
-    cut = asked.get("/v1/topics/orders/records?limit=2")
-    assert (len(cut["records"]), cut["total"]) == (2, 5)
-
-
 def test_invalid_queries_for_records_are_refused(asked: Client) -> None:
     assert asked.get("/v1/topics/never-used/records") == {"records": [], "total": 0}
     assert asked.get("/v1/topics/orders/records") == {"records": [], "total": 0}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, CrashAfter, CrashBefore, Emulator, Fault, PausePoint
-from tests.emulator.api.raw_client import batch_of, plain_batch
+from tests.emulator.api.raw_client import batch_of
 from tests.emulator.conftest import Connect
 from tests.support.conditions import until
 
@@ -41,19 +41,6 @@ def is_committed(emulator: Emulator) -> bool:
     return [(described.state, described.topic_partitions) for described in emulator.transactions()] == [
         ("CompleteCommit", ())
     ] and all(emulator.log("t", index).last_stable_offset >= 2 for index in range(3))
-
-
-@pytest.mark.parametrize(("action", "stored"), [(CrashBefore(), 0), (CrashAfter(), 1)])
-def test_with_a_request(emulator: Emulator, connect: Connect, action: CrashBefore | CrashAfter, stored: int) -> None:
-    leader = emulator.log("t").leader_id
-    crash = emulator.faults.add(Fault(api="Produce", node=leader, action=action))
-    with pytest.raises(ConnectionError):
-        connect(leader).produce("t", plain_batch(b"1"))
-    assert crash.hits == 1
-    assert emulator.log("t").log_end_offset == stored
-    assert emulator.log("t").leader_id != leader
-    emulator.start_node(leader)
-    assert connect(leader).call("find_coordinator", 3, key="x", key_type=1).error_code == 0
 
 
 def test_the_coordinator_dies_before_its_decision_and_nothing_is_decided(emulator: Emulator, connect: Connect) -> None:

@@ -65,34 +65,6 @@ def test_a_transaction_completes_although_one_marker_fails(
     assert emulator.transactions()[0].state == "CompleteCommit"
 
 
-@pytest.mark.parametrize("error", ["INVALID_PRODUCER_EPOCH", "TRANSACTION_COORDINATOR_FENCED"])
-def test_a_fenced_coordinator_stops_until_the_next_load(emulator: Emulator, client: RawClient, error: str) -> None:
-    fenced = emulator.faults.add(Fault(api="WriteTxnMarkers", partition=1, action=Error(error)))
-    producer = commit_on_three_partitions(client)
-    fenced.wait()
-    assert client.produce("t", batch_of(producer, b"2"), transactional_id="x").error_code == 51
-    assert emulator.transactions()[0].state == "PrepareCommit"
-    completed = completion(emulator)
-    emulator.crash_node(0)
-    emulator.start_node(0)
-    completed.wait()
-    assert emulator.log("t", 1).last_stable_offset == 2
-
-
-def test_a_marker_of_the_past_does_not_close_the_next_transaction(emulator: Emulator, client: RawClient) -> None:
-    completed = completion(emulator)
-    late = emulator.faults.add(Fault(api="WriteTxnMarkers", partition=0, action=Duplicate(on_release=True)))
-    following = commit_on_three_partitions(client)
-    completed.wait()
-    client.produce("t", batch_of(following, b"2"), transactional_id="x")
-    late.wait_held()
-    late.release()
-    (answer,) = late.wait_unsent()
-    assert answer.markers[0].topics[0].partitions[0].error_code == 47
-    assert emulator.log("t").last_stable_offset == 2
-    assert emulator.transactions()[0].state == "Ongoing"
-
-
 def test_markers_of_two_partitions_change_places(emulator: Emulator, client: RawClient) -> None:
     completed = completion(emulator)
     swapped = emulator.faults.add(Fault(api="WriteTxnMarkers", action=Reorder()))
@@ -108,19 +80,6 @@ def test_other_faults_do_not_match_markers(emulator: Emulator, client: RawClient
     commit_on_three_partitions(client)
     completed.wait()
     assert anything.hits == 3
-
-
-def test_predicates_see_markers_as_requests(emulator: Emulator, client: RawClient) -> None:
-    completed = completion(emulator)
-    aborts = emulator.faults.add(
-        Fault(api="WriteTxnMarkers", predicate=lambda request: not request.markers[0].transaction_result)
-    )
-    commits = emulator.faults.add(
-        Fault(api="WriteTxnMarkers", predicate=lambda request: request.markers[0].transaction_result)
-    )
-    commit_on_three_partitions(client)
-    completed.wait()
-    assert (aborts.hits, commits.hits) == (0, 3)
 
 
 def test_a_pause_point_is_held_once_by_a_fault(emulator: Emulator, client: RawClient) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +10,6 @@ import pytest
 from dualwrite.broker_emulator import (
     CloseAfter,
     CloseBefore,
-    Delay,
-    DropReply,
-    DropRequest,
     Duplicate,
     Emulator,
     Error,
@@ -27,7 +23,6 @@ from dualwrite.broker_emulator import (
 from tests.emulator.api.raw_client import (
     RawClient,
     batch_of,
-    encode,
     fetch_fields,
     milliseconds,
     plain_batch,
@@ -65,19 +60,6 @@ def test_one_partition_of_a_request_fails(emulator: Emulator, client: RawClient,
     assert rows["t", 1].error_code == NOT_LEADER
     assert [emulator.log("t", index).log_end_offset for index in range(3)] == [1, 0, 1]
     assert [emulator.log("u", index).log_end_offset for index in range(3)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize("version", [4, 7, 12, 13])
-def test_a_fetch_with_a_failed_partition_does_not_wait(emulator: Emulator, client: RawClient, version: int) -> None:
-    emulator.faults.add(Fault(api="Fetch", topic="t", partition=1, action=PartitionError(NOT_LEADER)))
-    topic = client.topic_id("t") if version > 12 else "t"
-    fields = fetch_fields(version, topic, max_wait_ms=60_000)
-    (asked,) = fields["topics"]
-    (first,) = asked["partitions"]
-    topics = ({**asked, "partitions": (first, {**first, "partition": 1})},)
-    response = client.call("fetch", version, **{**fields, "topics": topics})
-    errors = {row.partition_index: row.error_code for row in response.responses[0].partitions}
-    assert errors == {0: 0, 1: NOT_LEADER}
 
 
 @pytest.mark.parametrize("version", [1, 7, 8, 9])
@@ -127,17 +109,6 @@ def test_one_topic_is_not_deleted(emulator: Emulator, client: RawClient) -> None
     emulator.faults.add(Fault(api="DeleteTopics", topic="t", action=PartitionError("TOPIC_DELETION_DISABLED")))
     response = client.call("delete_topics", 5, topic_names=("t", "u"), timeout=timedelta(0))
     assert {row.name: row.error_code for row in response.responses} == {"t": 73, "u": 0}
-
-
-def test_groups_select(emulator: Emulator, client: RawClient) -> None:
-    handles = [emulator.faults.add(Fault(group=group)) for group in ("g", "h")]
-    client.call("find_coordinator", 3, key="g", key_type=0)
-    client.call("find_coordinator", 3, key="g", key_type=1)  # a transactional id of that name
-    client.call("find_coordinator", 4, coordinator_keys=("g", "h"), key_type=0)
-    client.offset_fetch("g", "t")
-    producer = client.init_producer_id("x")
-    client.txn_offset_commit("x", producer, "g", "t", 1)
-    assert [handle.hits for handle in handles] == [4, 1]
 
 
 def test_coordinator_lookups_are_selected_by_transactional_id(emulator: Emulator, client: RawClient) -> None:
@@ -196,15 +167,6 @@ def test_a_duplicate_is_applied_at_once(emulator: Emulator, client: RawClient) -
     assert client.produce("t", plain_batch(b"2")).base_offset == 2
 
 
-def test_an_idempotent_batch_that_arrives_twice_is_stored_once(emulator: Emulator, client: RawClient) -> None:
-    producer = client.init_producer_id("x")
-    twice = emulator.faults.add(Fault(api="Produce", action=Duplicate()))
-    client.produce("t", batch_of(producer, b"1"), transactional_id="x")
-    assert emulator.log("t").log_end_offset == 1
-    (copy,) = twice.unsent
-    assert copy.responses[0].partition_responses[0].error_code == 0
-
-
 def test_a_late_copy_comes_after_other_requests(emulator: Emulator, client: RawClient) -> None:
     zombie = emulator.faults.add(Fault(api="Produce", action=Duplicate(after_requests=2)))
     offsets = [client.produce("t", plain_batch(b"%d" % index)).base_offset for index in range(4)]
@@ -259,28 +221,6 @@ def test_the_first_of_a_pair_can_be_let_go(emulator: Emulator, client: RawClient
     assert client.produce("t", plain_batch(b"next")).base_offset == 1
 
 
-def test_count_and_skip(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(api=0, skip=1, count=2, action=Error(7)))
-    assert [client.produce("t", plain_batch(b"1")).error_code for _ in range(4)] == [0, 7, 7, 0]
-
-
-def test_a_reply_can_be_dropped_after_applying(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(api="Produce", action=DropReply()))
-    with pytest.raises(ConnectionResetError):
-        client.produce("t", plain_batch(b"1"))
-    assert emulator.log("t").log_end_offset == 1
-
-
-def test_a_request_can_be_dropped(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(api="Produce", action=DropRequest()))
-    client.send_bytes(_produce_frame())
-    client.send_bytes(_produce_frame())
-    assert client.is_silent()
-    assert emulator.log("t").log_end_offset == 0
-    with RawClient(emulator.bootstrap_servers) as other:
-        assert other.produce("t", plain_batch(b"1")).error_code == 0
-
-
 def test_closing_before_and_after(emulator: Emulator, client: RawClient) -> None:
     emulator.faults.add(Fault(api="Produce", action=CloseBefore()))
     emulator.faults.add(Fault(api="Produce", action=CloseAfter()))
@@ -290,13 +230,6 @@ def test_closing_before_and_after(emulator: Emulator, client: RawClient) -> None
     with RawClient(emulator.bootstrap_servers) as second:
         assert second.produce("t", plain_batch(b"1")).error_code == 0
         assert second.is_closed()
-
-
-def test_a_delay(emulator: Emulator, client: RawClient) -> None:
-    emulator.faults.add(Fault(api="Produce", action=Delay(30)))
-    started_s = time.monotonic()
-    assert client.produce("t", plain_batch(b"1")).error_code == 0
-    assert time.monotonic() - started_s >= 0.028  # the loop counts whole milliseconds, from the beginning of its turn
 
 
 @pytest.mark.parametrize(
@@ -354,7 +287,3 @@ def test_a_held_point_is_reached_and_released(emulator: Emulator, client: RawCli
     assert emulator.transactions()[0].state == "PrepareCommit"
     hold.release()
     assert client.fetch("u", max_wait_ms=5000).last_stable_offset == 2
-
-
-def _produce_frame() -> bytes:
-    return encode("produce", 12, 1, "raw", **produce_fields(12, "t", plain_batch(b"1")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -164,19 +163,3 @@ class SimulatedGroup:
         due_ms = self.group.next_deadline_ms
         if due_ms is not None and due_ms <= self.now_ms:
             self._tick()
-
-
-def as_recorded(group: Group) -> Group:
-    """Return a stable group without the parts that its record does not hold."""
-    members = {
-        member_id: replace(member, session_deadline_ms=None, protocols=member.protocols[:1])
-        for member_id, member in group.members.items()
-    }
-    return replace(
-        group,
-        members=members,
-        previous_state=group.state,
-        pending_members={},
-        pending_sync=frozenset(),
-        sync_deadline_ms=None,
-    )

@@ -104,31 +104,6 @@ def test_members_that_wait_for_an_assignment_learn_of_the_next_rebalance() -> No
     assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
 
 
-def test_a_member_that_does_not_sync_is_removed() -> None:
-    simulated = SimulatedGroup(initial_delay_ms=10)
-    leader, follower = simulated.add(), simulated.add()
-    simulated.advance(100)
-    assert simulated.sync(leader, {}) is not None
-    for _ in range(REBALANCE_MS // SESSION_MS * 2):
-        assert simulated.heartbeat(leader) == ErrorCode.none
-        simulated.heartbeat(follower)
-        simulated.advance(SESSION_MS // 2)
-    assert set(simulated.group.members) == {leader}
-    assert simulated.group.state is PREPARING
-
-
-def test_a_leader_dies_before_it_assigned() -> None:
-    simulated = SimulatedGroup(initial_delay_ms=10)
-    leader, follower = simulated.add(), simulated.add()
-    simulated.advance(100)
-    assert simulated.sync(follower) is None
-    simulated.advance(SESSION_MS)
-    assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
-    response = simulated.answered(follower)
-    assert (response.leader, set(simulated.group.members)) == (follower, {follower})
-    assert simulated.heartbeat(leader) == ErrorCode.unknown_member_id
-
-
 def test_an_assignment_that_cannot_be_stored() -> None:
     simulated = SimulatedGroup(initial_delay_ms=10)
     leader, follower = simulated.add(), simulated.add()
@@ -225,17 +200,6 @@ def test_requests_that_wait_for_a_static_member_are_fenced_by_its_successor() ->
     assert simulated.group.state is PREPARING
     fenced = simulated.answered(syncing, group_instance_id="i")
     assert fenced.error == ErrorCode.fenced_instance_id
-
-
-def test_static_members_stay_through_a_rebalance_that_they_miss() -> None:
-    simulated = SimulatedGroup()
-    static = simulated.add(group_instance_id="i", session_timeout_ms=2 * REBALANCE_MS)
-    simulated.sync_all()
-    dynamic = simulated.add()
-    simulated.advance(REBALANCE_MS)
-    assert (set(simulated.group.members), simulated.group.leader) == ({static, dynamic}, dynamic)
-    assert [member.group_instance_id for member in simulated.joined[dynamic].members] == ["i", None]
-    assert simulated.group.generation == 2
 
 
 def test_a_rebalance_that_only_absent_static_members_take_part_in_waits_for_their_sessions() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,7 +13,6 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.hostile.turns import LONGEST, until_some_turn, watched
 from tests.emulator.inside import await_in_loop, is_deciding
-from tests.support.conditions import until
 
 MANY = 2_000
 NAMES = tuple(f"t{index}" for index in range(MANY))
@@ -112,53 +111,3 @@ def test_a_coordinator_that_resigns_while_it_decides_stores_nothing(emulator: Em
     with _client(emulator) as other:
         described = other.call("consumer_group_describe", 0, group_ids=("moved",), include_authorized_operations=False)
     assert described.groups[0].error_code is ErrorCode.group_id_not_found
-
-
-# share groups: their topics with state are one record
-
-FEW = 1000
-"""Steps of a slice."""
-
-
-def _alter_share_offsets(client: RawClient, names: tuple[str, ...]) -> None:
-    row = {"partition_index": 0, "start_offset": 0}
-    topics = tuple({"topic_name": name, "partitions": (row,)} for name in names)
-    assert client.call("alter_share_group_offsets", 0, group_id="shared", topics=topics).error_code == ErrorCode.none
-
-
-def _delete_share_offsets(client: RawClient, names: tuple[str, ...]) -> None:
-    topics = tuple({"topic_name": name} for name in names)
-    assert client.call("delete_share_group_offsets", 0, group_id="shared", topics=topics).error_code == ErrorCode.none
-
-
-def _delete_share_group(client: RawClient, names: tuple[str, ...]) -> None:
-    assert client.call("delete_groups", 2, groups_names=("shared",)).results[0].error_code == ErrorCode.none
-
-
-def _delete_topics(client: RawClient, names: tuple[str, ...]) -> None:
-    answer = client.call("delete_topics", 5, topic_names=names, timeout=milliseconds(60_000))
-    assert {row.error_code for row in answer.responses} == {ErrorCode.none}
-
-
-def _topics_with_state(emulator: Emulator) -> int:
-    shards = emulator.cluster.nodes[0].groups.shards()
-    groups = [group for shard in shards for group in shard.share.groups.values()]
-    return sum(len(known) for group in groups for known in (group.initialized, group.deleting))
-
-
-@pytest.mark.parametrize("delete", [_delete_share_offsets, _delete_share_group, _delete_topics])
-def test_the_share_state_of_very_many_topics(delete: Callable[[RawClient, tuple[str, ...]], None]) -> None:
-    config = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
-    names = NAMES[:1200]
-
-    with (
-        Emulator(config=config, topics=dict.fromkeys(names, 1)) as emulator,
-        RawClient(emulator.bootstrap_servers) as client,
-    ):
-        _alter_share_offsets(client, names[:1])  # makes the codec, and the log of the states
-        with watched(emulator, FEW) as turns:
-            _alter_share_offsets(client, names)
-            assert emulator.call_in_loop(lambda: _topics_with_state(emulator)) == len(names)
-            delete(client, names)
-            until(lambda: emulator.call_in_loop(lambda: _topics_with_state(emulator)) == 0)
-    assert turns.longest < 20 * FEW

@@ -25,8 +25,6 @@ from tests.interop.raw_wire.sharing import Sharer
 from tests.support.conditions import until
 
 MANY = 7_500
-MOST = 18_000
-"""Elements that cost next to nothing each."""
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +82,6 @@ ANY_ACL = {
 }
 
 
-def _delete_acls(client: RawClient, **of_the_last: int) -> Any:
-    filters = [{**{**ANY_ACL, "resource_name_filter": f"n{index}"}} for index in range(MANY)]
-    filters[-1] = {**{**ANY_ACL, **of_the_last}}
-    return client.call("delete_acls", 3, filters=tuple(filters)).filter_results
-
-
-def _same_share_offset(client: RawClient) -> Any:
-    row = {"partition_index": 1, "start_offset": 0}
-    topics = ({"topic_name": "t", "partitions": (row,) * MANY},)
-    return client.call("alter_share_group_offsets", 0, group_id="same", topics=topics).responses[0].partitions
-
-
 def _share_fetch(client: RawClient) -> Any:
     sharer = Sharer(client, "g", "t")
     rows = tuple({"partition_index": index + 3, "acknowledgement_batches": ()} for index in range(MANY))
@@ -105,106 +91,14 @@ def _share_fetch(client: RawClient) -> Any:
     return found
 
 
-def _acknowledge_partitions(client: RawClient) -> Any:
-    sharer = Sharer(client, "g", "t")
-    sharer.raw_fetch(0, max_wait_ms=0)
-    answer = sharer.raw_acknowledge(1, {index: [(0, 0, [1])] for index in range(MANY)}).responses[0].partitions
-    sharer.close()
-    return answer
-
-
-def _leave(client: RawClient) -> Any:
-    """Remove static members that the group does not have."""
-    member = {"group_id": "left", "member_id": "", "member_epoch": 0, "rack_id": None, "server_assignor": None}
-    wishes = {"rebalance_timeout": milliseconds(10_000), "subscribed_topic_names": ("t",), "topic_partitions": ()}
-    for index in range(10):
-        client.call("consumer_group_heartbeat", 0, **member, **wishes, instance_id=f"present{index}")
-    members = tuple({"member_id": "", "group_instance_id": f"i{index}", "reason": None} for index in range(MOST))
-    return client.call("leave_group", 5, group_id="left", members=members).members
-
-
-def _alter_the_same_resource(client: RawClient) -> Any:
-    resources = ({"resource_type": 2, "resource_name": "t", "configs": ()},) * MOST
-    return client.call("incremental_alter_configs", 1, resources=resources, validate_only=True).responses
-
-
-def _describe_quorum(client: RawClient) -> Any:
-    """Name the metadata partition very often, and at the end a partition that does not exist."""
-    rows = tuple({"partition_index": int(index + 1 == MANY)} for index in range(MANY))
-    topics = ({"topic_name": "__cluster_metadata", "partitions": rows},)
-    found = client.call("describe_quorum", 2, topics=topics).topics[0].partitions
-    assert [row.error_code for row in (*found[-2:], found[0])] == [0, 3, 0]
-    return found
-
-
 @pytest.mark.parametrize(
     "send",
-    [
-        _list_offsets,
-        _offset_commit,
-        _fetch,
-        _produce,
-        _delete_acls,
-        _same_share_offset,
-        _share_fetch,
-        _acknowledge_partitions,
-        _describe_quorum,
-        _leave,
-        _alter_the_same_resource,
-    ],
+    [_list_offsets, _offset_commit, _fetch, _produce, _share_fetch],
 )
 def test_other_clients_are_served_in_between(emulator: Emulator, send: Send) -> None:
-    def check(client: RawClient) -> None:
-        assert len(send(client)) >= MANY
-
-    _check_turns(emulator, check)
-
-
-def _check_turns(emulator: Emulator, send: Callable[[RawClient], None]) -> None:
     with RawClient(emulator.bootstrap_servers) as client, watched(emulator) as turns:
-        send(client)
+        assert len(send(client)) >= MANY
     assert turns.longest < LONGEST
-
-
-def _alter_many_settings(client: RawClient) -> None:
-    """A broker accepts any setting, since a user's class may read it."""
-    changes = tuple({"name": f"n{index}", "config_operation": 0, "value": "1"} for index in range(MOST))
-    resources = ({"resource_type": 4, "resource_name": "", "configs": changes},)
-    answer = client.call("incremental_alter_configs", 1, resources=resources, validate_only=True)
-    assert answer.responses[0].error_code == ErrorCode.none
-
-
-def _extend_a_long_list(client: RawClient) -> None:
-    elements = ",".join(f"{index:x}" for index in range(6500))
-    change = {
-        "name": "leader.replication.throttled.replicas",
-        "config_operation": 2,
-        "value": f"{elements},{elements[:100]}",
-    }
-    resources = ({"resource_type": 2, "resource_name": "t", "configs": (change,)},)
-    client.call("incremental_alter_configs", 1, resources=resources, validate_only=True)
-
-
-def _describe_many_settings(client: RawClient) -> None:
-    keys = tuple(f"n{index}" for index in range(MOST))
-    resources = ({"resource_type": 4, "resource_name": "0", "configuration_keys": keys},)
-    options = {"include_synonyms": True, "include_documentation": True}
-    (row,) = client.call("describe_configs", 4, resources=resources, **options).results
-    assert (row.error_code, row.configs) == (ErrorCode.none, ())
-
-
-@pytest.mark.parametrize(
-    "send",
-    [
-        _alter_many_settings,
-        _extend_a_long_list,
-        _describe_many_settings,
-    ],
-)
-def test_other_clients_are_served_while_a_response_is_encoded(
-    emulator: Emulator, send: Callable[[RawClient], None]
-) -> None:
-    _check_turns(emulator, send)
 
 
 @pytest.mark.parametrize("version", [7, 8])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -54,33 +52,11 @@ def _deletes_records(client: RawClient) -> None:
     assert len(client.call("delete_records", 2, topics=topics, timeout=milliseconds(1)).topics[0].partitions) == NAMED
 
 
-def _finds_ends_of_epochs(client: RawClient) -> None:
-    rows = tuple({"partition": index % MANY, "current_leader_epoch": -1, "leader_epoch": 0} for index in range(NAMED))
-    topics = ({"topic": "big", "partitions": rows},)
-    response = client.call("offset_for_leader_epoch", 4, replica_id=-1, topics=topics)
-    assert len(response.topics[0].partitions) == NAMED
-
-
-def _describes_producers(client: RawClient) -> None:
-    topics = ({"name": "big", "partition_indexes": tuple(index % MANY for index in range(NAMED))},)
-    assert len(client.call("describe_producers", 0, topics=topics).topics[0].partitions) == NAMED
-
-
-def _elects(client: RawClient) -> None:
-    topics = ({"topic": "big", "partitions": tuple(index % MANY for index in range(NAMED))},)
-    response = client.call("elect_leaders", 2, election_type=0, topic_partitions=topics, timeout=milliseconds(1))
-    assert len(response.replica_election_results[0].partition_result) == NAMED
-
-
 def _reassigns(client: RawClient) -> None:
     rows = tuple({"partition_index": index, "replicas": (0,)} for index in range(MANY))
     topics = ({"name": "big", "partitions": rows},)
     response = client.call("alter_partition_reassignments", 0, timeout=milliseconds(1), topics=topics)
     assert len(response.responses[0].partitions) == MANY
-
-
-def _describes_log_dirs(client: RawClient) -> None:
-    assert len(client.call("describe_log_dirs", 4, topics=None).results) == 1
 
 
 def _describes_configs(client: RawClient) -> None:
@@ -116,11 +92,7 @@ def _is_refused(client: RawClient) -> None:
         _extends,
         _deletes,
         _deletes_records,
-        _finds_ends_of_epochs,
-        _describes_producers,
-        _elects,
         _reassigns,
-        _describes_log_dirs,
         _describes_configs,
         _alters_all_brokers,
         _commits_a_transaction,
@@ -132,34 +104,6 @@ def test_other_clients_are_served_in_between(emulator: Emulator, send: Callable[
         with watched(emulator) as turns:
             send(client)
     assert turns.longest < LONGEST
-
-
-@pytest.mark.parametrize("path", ["/metrics", "/v1/state", "/v1/topics", "/v1/partitions"])
-def test_documents_of_the_control_port(emulator: Emulator, path: str) -> None:
-    connection = HTTPConnection(emulator.control_url.removeprefix("http://"))
-    with watched(emulator) as turns:
-        connection.request("GET", path)
-        assert connection.getresponse().read()
-    connection.close()
-    assert turns.longest < LONGEST
-
-
-def test_a_topic_is_invisible_until_it_is_complete(emulator: Emulator) -> None:
-    seen = set()
-    ends = threading.Event()
-
-    def look() -> None:
-        while not ends.is_set():
-            topic = run_in_loop(emulator, lambda: cluster_of(emulator).topics.get("whole"))
-            seen.add(None if topic is None else len(topic.partitions))
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    with RawClient(emulator.bootstrap_servers) as client:
-        assert _create(client, "whole", MANY) is ErrorCode.none
-    ends.set()
-    watcher.join()
-    assert seen <= {None, MANY}
 
 
 def test_of_two_simultaneous_creations_one_succeeds(emulator: Emulator) -> None:
@@ -200,14 +144,3 @@ def test_a_deleted_topic_is_freed_without_a_collection(emulator: Emulator) -> No
         assert run_in_loop(emulator, log) is None
     finally:
         gc.enable()
-
-
-def test_a_message_that_quotes_a_long_name(emulator: Emulator) -> None:
-    """With two bytes for its length, it is cut; the connection goes on."""
-    with RawClient(emulator.bootstrap_servers) as client:
-        topic = {"name": "n" * 32_767, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
-        values = {"topics": (topic,), "timeout": milliseconds(1000), "validate_only": False}
-        row = client.call("create_topics", 3, **values).topics[0]
-        assert row.error_code is ErrorCode.invalid_topic_exception
-        assert len(row.error_message) == 32_767
-        assert client.call("metadata", 1, topics=()).brokers

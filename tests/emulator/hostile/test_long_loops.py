@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -17,8 +13,7 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.hostile.turns import LONGEST, watched
-from tests.emulator.inside import cluster_of, is_completing, run_in_loop, waits_for_records
-from tests.interop.raw_wire.sharing import Sharer
+from tests.emulator.inside import cluster_of, is_completing, run_in_loop
 from tests.support.conditions import until
 
 CONFIG = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
@@ -31,70 +26,6 @@ NOW_MS = 1_700_000_000_000
 def emulator() -> Iterator[Emulator]:
     with Emulator(config=CONFIG, control="127.0.0.1:0", schema_registry="127.0.0.1:0") as broker:
         yield broker
-
-
-@pytest.mark.parametrize("of_registry", [False, True])
-def test_a_request_in_very_many_chunks(emulator: Emulator, of_registry: bool) -> None:
-    url = urlsplit(emulator.schema_registry_url if of_registry else emulator.control_url)
-    head = f"POST /v1/topics HTTP/1.1\r\nHost: {url.netloc}\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = "".join(f"1\r\n{character}\r\n" for character in '{"name": "' + "x" * 3000 + '"}') + "0\r\n\r\n"
-    with watched(emulator, FEW) as turns, socket.create_connection((url.hostname, url.port), 60) as raw:
-        raw.sendall((head + body).encode())
-        answered = raw.makefile("rb").read()
-    assert answered.startswith(b"HTTP/1.1 404 " if of_registry else b"HTTP/1.1 415 "), answered
-    assert turns.longest < 20 * FEW
-
-
-@pytest.mark.parametrize("of_registry", [False, True])
-def test_many_http_connections_take_no_more_of_a_turn_than_a_single_one(emulator: Emulator, of_registry: bool) -> None:
-    url = urlsplit(emulator.schema_registry_url if of_registry else emulator.control_url)
-    count, chunks = 40, "1\r\nx\r\n" * 60
-    head = f"POST /v1/topics HTTP/1.1\r\nHost: {url.netloc}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with ExitStack() as stack:
-        raws = [stack.enter_context(socket.create_connection((url.hostname, url.port), 60)) for _ in range(count)]
-        for raw in raws:
-            raw.sendall(head.encode())
-
-        def send_all() -> None:  # the loop sees all of them in one turn
-            for raw in raws:
-                raw.sendall((chunks + "0\r\n\r\n").encode())
-
-        with watched(emulator, FEW) as turns:
-            run_in_loop(emulator, send_all)
-            for raw in raws:
-                assert raw.recv(4096).startswith(b"HTTP/1.1 4")
-    assert turns.longest < 10 * FEW
-
-
-def test_very_many_small_requests_in_one_piece(emulator: Emulator) -> None:
-    count = 1000
-    with RawClient(emulator.bootstrap_servers) as client:
-        client.call("find_coordinator", 3, key="x", key_type=1)  # makes the codec
-        with watched(emulator, FEW) as turns:
-            numbers = [client.send("find_coordinator", 3, key="x", key_type=1) for _ in range(count)]
-            assert [client.receive("find_coordinator", 3, number).error_code for number in numbers] == [0] * count
-    assert turns.longest < 20 * FEW
-
-
-def test_a_share_session_of_very_many_partitions(emulator: Emulator) -> None:
-    """Each later request, which names nothing, looks at all of them; a record in one of them ends its wait."""
-    many = 800
-    emulator.create_topic("t", many)
-    with RawClient(emulator.bootstrap_servers) as client, RawClient(emulator.bootstrap_servers) as other:
-        sharer = Sharer(client, "g", "t").join()
-        rows = tuple({"partition_index": index, "acknowledgement_batches": ()} for index in range(many))
-        topics = ({"topic_id": sharer.topic_id, "partitions": rows},)
-        assert sharer.raw_fetch(0, topics=topics, max_wait_ms=0).error_code == ErrorCode.none
-        with watched(emulator, FEW) as turns:
-            assert sharer.raw_fetch(1, topics=(), max_wait_ms=0).responses == ()
-            with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(sharer.raw_fetch, 2, topics=(), max_wait_ms=60_000)
-                until(lambda: run_in_loop(emulator, lambda: waits_for_records(emulator)))
-                assert other.produce("t", plain_batch(b"v"), partition=many - 1).error_code == ErrorCode.none
-                (topic,) = waiting.result().responses
-            assert [row.partition_index for row in topic.partitions] == [many - 1]
-            sharer.close()
-    assert turns.longest < 20 * FEW
 
 
 SEGMENTS = 300

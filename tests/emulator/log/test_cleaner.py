@@ -189,16 +189,6 @@ def test_compaction_waits_for_enough_that_is_new(make_log: MakeLog) -> None:
     assert len(data(log)) == 11
 
 
-def test_young_records_are_not_compacted(make_log: MakeLog) -> None:
-    log = make_log(min_compaction_lag_ms=1000)
-    for number in range(3):
-        put(log, ("a", str(number)))
-    compact(log, NOW_MS + 999)
-    assert len(data(log)) == 3
-    compact(log, NOW_MS + 1000)
-    assert len(data(log)) == 2
-
-
 def test_batches_that_cannot_be_decompressed_stay_and_keep_tombstones(make_log: MakeLog) -> None:
     log = make_log(delete_retention_ms=0)
     snappy = raw_batch(compressed(SNAPPY, record(key=b"\2a")), attributes=SNAPPY, base_timestamp=NOW_MS)
@@ -398,16 +388,6 @@ def test_old_segments_go_by_the_newest_of_their_timestamps(make_log: MakeLog) ->
     assert (log.log_start_offset, log.log_end_offset, data(log)) == (3, 3, [])
     put(log, ("d", "1"))
     assert data(log) == [(3, "d", "1")]
-
-
-def test_segments_are_deleted_while_enough_bytes_remain(make_log: MakeLog) -> None:
-    log = make_log("delete", retention_bytes=200)
-    for number in range(6):
-        put(log, ("a", str(number)))
-    size = log.size_bytes // 6
-    at_once(log.delete_old_segments(NOW_MS))
-    assert log.size_bytes - size < 200 <= log.size_bytes
-    assert log.log_start_offset == data(log)[0][0] > 0
 
 
 def test_nothing_undecided_and_nothing_unreplicated_goes(make_log: MakeLog) -> None:

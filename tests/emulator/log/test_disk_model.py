@@ -135,24 +135,6 @@ def test_deleted_records_stay_deleted_and_others_stay(
 
 
 @given(
-    steps=st.lists(NO_HOLDS, min_size=5, max_size=40),
-    segment_bytes=st.sampled_from([100, 400, 1 << 20]),
-    data=st.data(),
-)
-@settings(max_examples=examples(40), deadline=None)
-def test_aborted_lists_are_exact_across_segments(
-    steps: list[tuple[str, int, int]], segment_bytes: int, data: st.DataObject
-) -> None:
-    history = History(2, "own", PartitionLog("orders", 0, config=LogConfig(segment_bytes=segment_bytes)))
-    for step in steps:
-        history.step(*step)
-    position = data.draw(st.integers(0, history.end_offset), label="position")
-    upper_bound = data.draw(st.integers(position, history.end_offset), label="upper_bound")
-    assert history.log.aborted_transactions(position, upper_bound) == history.aborted_in(position, upper_bound)
-    assert consume(history.log, position, 400) == history.committed_from(position)
-
-
-@given(
     steps=st.lists(STEPS, min_size=5, max_size=40),
     segment_bytes=st.sampled_from([100, 400, 1 << 20]),
 )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from dualwrite.broker_emulator.log.record import Record, RecordHeader
+from dualwrite.broker_emulator.log.record import Record
 from dualwrite.broker_emulator.log.record_batch import (
     CorruptRecordError,
     EndTxnMarker,
@@ -60,39 +58,6 @@ def test_batches_of_any_writer_are_read_back(
     assert (header.record_count, header.last_offset_delta) == (len(records), len(records) - 1)
     assert (header.base_timestamp, header.max_timestamp) == (NOW_MS, NOW_MS)
     assert list(iter_records(data)) == [Record(i, NOW_MS, k, v) for i, (k, v) in enumerate(records)]
-
-
-@given(records=PAIRS, producer=PRODUCERS, transactional=st.booleans())
-@settings(max_examples=40, deadline=None)
-def test_own_batches_are_those_of_the_foreign_writers(
-    records: list[tuple[bytes | None, bytes | None]], producer: tuple[int, int, int], transactional: bool
-) -> None:
-    producer_id, producer_epoch, base_sequence = producer
-    written = {
-        name: write(
-            records,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            transactional=transactional,
-        )
-        for name, write in WRITERS.items()
-    }
-    without_leader_epoch = {name: data[:12] + data[16:] for name, data in written.items()}
-    assert without_leader_epoch["own"] == without_leader_epoch["aiokafka"] == without_leader_epoch["kafka-python"]
-
-
-@pytest.mark.parametrize("builder_class", [AiokafkaBuilder, KafkaPythonBuilder])
-def test_timestamps_and_record_headers_are_read(builder_class: type) -> None:
-    builder = builder_class(2, 0, False, -1, -1, -1, 10_000)
-    builder.append(0, NOW_MS, b"k", b"v", headers=[("trace", b"1"), ("none", None)])
-    builder.append(1, NOW_MS - 70_000, None, b"", headers=[])
-    data = bytes(builder.build())
-    assert list(iter_records(data)) == [
-        Record(0, NOW_MS, b"k", b"v", (RecordHeader("trace", b"1"), RecordHeader("none", None))),
-        Record(1, NOW_MS - 70_000, None, b""),
-    ]
-    assert parse_header(data).max_timestamp == NOW_MS
 
 
 def test_gzip_is_read_and_other_compressions_are_refused_by_name() -> None:

@@ -14,7 +14,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import Fsync
-from dualwrite.broker_emulator.log.disk_log import DiskLog
 from dualwrite.broker_emulator.log.files import OpenFiles
 from dualwrite.broker_emulator.log.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
@@ -208,24 +207,3 @@ def test_a_flush_waits_for_a_descriptor_and_for_nothing_else() -> None:
     asyncio.run(flush_with(third_time)).check()
     with pytest.raises(StorageError, match="Input/output error"):
         asyncio.run(flush_with(never))
-
-
-def test_reading_is_as_cheap_in_a_large_segment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = DiskLog(folder, OpenFiles(), Flusher(Fsync.NEVER), stopped_cleanly=False)
-    log = PartitionLog("orders", 0, storage=storage)
-    for number in range(3000):
-        append(log, b"%d" % number)
-    read_bytes = 0
-    pread = os.pread
-
-    def counted(file: int, size: int, offset: int) -> bytes:
-        nonlocal read_bytes
-        data = pread(file, size, offset)
-        read_bytes += len(data)
-        return data
-
-    monkeypatch.setattr(os, "pread", counted)
-    for offset in range(0, 3000, 100):
-        response = log.read(offset, max_bytes=1, read_committed=True, at_least_one=True)
-        assert response.records
-    assert read_bytes / 30 < 10_000

@@ -48,15 +48,6 @@ def compact(log: PartitionLog, now_ms: int) -> list[tuple[str, str]]:
     return [((record.key or b"").decode(), (record.value or b"").decode()) for record in records]
 
 
-def test_a_segment_is_complete_when_its_first_record_is_old(make_log: MakeLog) -> None:
-    log = make_log(segment_ms="1000", retention_ms="5000")
-    put(log, "a")
-    put(log, "b", now_ms=NOW_MS + 1000)
-    put(log, "c", now_ms=NOW_MS + 1001)
-    at_once(log.delete_old_segments(NOW_MS + 6001))
-    assert log.log_start_offset == 2
-
-
 def test_the_age_of_a_segment_is_known_after_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path / "orders-0")
     put(log, "a")
@@ -80,17 +71,6 @@ def test_overdue_records_are_compacted_though_little_is_dirty(make_log: MakeLog)
     left = compact(log, NOW_MS + 2 * HOUR_MS + 3)
     assert len(left) == 21
     assert ("k0", "v") not in left
-
-
-def test_compaction_keeps_the_time_of_the_append(make_log: MakeLog) -> None:
-    log = make_log(message_timestamp_type="LogAppendTime", cleanup_policy="compact", segment_ms="1000")
-    pairs: list[tuple[bytes | None, bytes | None]] = [(b"a", b"1"), (b"b", b"1")]
-    log.append(build_batch(pairs, timestamp_ms=5), now_ms=NOW_MS)
-    log.append(build_batch(pairs[:1], timestamp_ms=5), now_ms=NOW_MS + 1001)
-    put(log, "c", now_ms=NOW_MS + 3000)
-    assert compact(log, NOW_MS + 3000) == [("b", "1"), ("a", "1"), ("c", "v")]
-    times = [record.timestamp - NOW_MS for batch in log.batches() for record in iter_records(batch)]
-    assert times == [0, 1001, 3000]
 
 
 def test_a_batch_that_does_not_fit_is_not_passed_over(make_log: MakeLog) -> None:

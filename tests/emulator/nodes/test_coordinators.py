@@ -67,25 +67,6 @@ def open_transaction(emulator: Emulator, connect: Connect) -> Any:
     return producer
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_another_coordinator_knows_everything(
-    emulator: Emulator, connect: Connect, open_transaction: Any, end: str
-) -> None:
-    before = emulator.coordinator(transactional_id="x")
-    replace_coordinator(emulator, end)
-    after = emulator.coordinator(transactional_id="x")
-    assert after != before
-    survivor = connect(after)
-    assert find(survivor, "x", 1).node_id == after
-    if end == "move":
-        assert connect(before).end_txn("x", open_transaction, commit=True).error_code == 16
-        assert connect(before).init_producer_id("x").error_code == 16
-    assert state(emulator) == "Ongoing"
-    assert survivor.end_txn("x", open_transaction, commit=True).error_code == 0
-    until(lambda: state(emulator) == "CompleteCommit")
-    assert markers(emulator) == [(True, open_transaction.producer_epoch + 1, 1)]
-
-
 def test_requests_while_a_coordinator_loads(emulator: Emulator, connect: Connect, open_transaction: Any) -> None:
     held = emulator.hold(PausePoint.BEFORE_LOAD, lambda context: context["topic"] == "__transaction_state")
     replace_coordinator(emulator, "crash_node")
@@ -170,36 +151,6 @@ def test_a_decision_outlives_its_coordinator(
     assert (again.error_code, again.producer_epoch) == (0, marker_epoch)  # the client's retry is recognised
 
 
-def test_markers_of_the_old_coordinator_are_refused(
-    emulator: Emulator, connect: Connect, open_transaction: Any
-) -> None:
-    """Race 6: the old coordinator is held at its marker; after the new one's marker its request gets 52."""
-    before = emulator.coordinator(transactional_id="x")
-    late = emulator.hold(PausePoint.BEFORE_MARKER, lambda context: context["node_id"] == before)
-    answered = emulator.hold(PausePoint.AFTER_MARKER, lambda context: context["node_id"] == before)
-    assert connect(before).end_txn("x", open_transaction, commit=True).error_code == 0
-    late.wait_reached()
-    emulator.move_coordinator(others(before)[0], transactional_id="x")
-    until(lambda: state(emulator) == "CompleteCommit")
-    (row,) = emulator.transactions()
-    late.release()
-    answered.wait_reached()
-    answered.release()
-    assert markers(emulator) == [(True, open_transaction.producer_epoch + 1, 1)]
-    assert emulator.transactions() == [row]
-    topics = ({"name": "t", "partition_indexes": (0,)},)
-    marker = {
-        "producer_id": open_transaction.producer_id,
-        "producer_epoch": open_transaction.producer_epoch + 1,
-        "transaction_result": True,
-        "coordinator_epoch": 0,
-        "transaction_version": 2,
-        "topics": topics,
-    }
-    answer = connect(emulator.log("t").leader_id).call("write_txn_markers", 2, markers=(marker,))
-    assert answer.markers[0].topics[0].partitions[0].error_code == 52
-
-
 @pytest.mark.parametrize("end", ENDS)
 def test_markers_that_were_acknowledged_are_accepted_again(emulator: Emulator, connect: Connect, end: str) -> None:
     """Race 7: two of three partitions have their marker when the coordinator goes; all three get one from the next."""
@@ -228,31 +179,6 @@ def test_markers_that_were_acknowledged_are_accepted_again(emulator: Emulator, c
         assert markers(emulator, "many", index) == (ours if index < 2 else ours[1:])
         log = emulator.log("many", index)
         assert log.last_stable_offset == log.log_end_offset
-
-
-@pytest.mark.parametrize("end", [None, *ENDS])
-def test_a_delayed_end_txn_of_a_recovered_transaction(
-    emulator: Emulator, connect: Connect, open_transaction: Any, end: str | None
-) -> None:
-    """Race 11: a late copy of the EndTxn that ended a recovered transaction is a retry, even after later transactions.
-
-    This holds for the coordinator that ended the transaction, and for a new one.
-    """
-    client = coordinator_client(emulator, connect)
-    recovering = client.init_producer_id("x", enable2_pc=True, keep_prepared_txn=True)
-    assert recovering.ongoing_txn_producer_epoch == open_transaction.producer_epoch
-    ended = client.end_txn("x", recovering, commit=True)
-    assert ended.error_code == 0
-    until(lambda: state(emulator) == "CompleteCommit")
-    if end is not None:
-        replace_coordinator(emulator, end)
-    client = coordinator_client(emulator, connect)
-    assert client.end_txn("x", recovering, commit=True).producer_epoch == ended.producer_epoch
-    leader = connect(emulator.log("t").leader_id)
-    assert leader.produce("t", batch_of(ended, b"next"), transactional_id="x").error_code == 0
-    assert client.end_txn("x", recovering, commit=True).error_code == 90
-    assert state(emulator) == "Ongoing"
-    assert [commit for commit, _, _ in markers(emulator)] == [True]
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator import Emulator, PausePoint
-from dualwrite.broker_emulator.topics.topics import NO_LEADER
 from tests.emulator.api.raw_client import (
     batch_of,
     fetch_fields,
@@ -19,28 +18,6 @@ from tests.emulator.nodes.conftest import NODES
 
 def others(node_id: int) -> list[int]:
     return [other for other in range(NODES) if other != node_id]
-
-
-@pytest.mark.parametrize("end", ["stop_node", "crash_node"])
-def test_metadata_follows_a_node_that_goes_and_comes(emulator: Emulator, connect: Connect, end: str) -> None:
-    gone = emulator.log("t").leader_id
-    getattr(emulator, end)(gone)
-    assert emulator.living_nodes == others(gone)
-    answer = connect(others(gone)[0]).metadata("t", "many")
-    assert sorted(broker.node_id for broker in answer.brokers) == others(gone)
-    assert answer.controller_id == others(gone)[0]
-    for topic in answer.topics:
-        for partition in topic.partitions:
-            assert partition.error_code == 0
-            assert partition.leader_id in others(gone)
-            assert sorted(partition.replica_nodes) == [0, 1, 2]
-            assert sorted(partition.isr_nodes) == others(gone)
-            assert partition.offline_replicas == (gone,)
-    emulator.start_node(gone)
-    answer = connect(gone).metadata("t")
-    assert len(answer.brokers) == NODES
-    (partition,) = answer.topics[0].partitions
-    assert (partition.leader_id in others(gone), partition.leader_epoch, partition.offline_replicas) == (True, 1, ())
 
 
 @pytest.mark.parametrize("end", ["stop_node", "crash_node"])
@@ -60,28 +37,6 @@ def test_a_stopped_node_does_not_answer(emulator: Emulator, connect: Connect, en
         emulator.start_node(1)
     with pytest.raises(ValueError, match="no node 7"):
         emulator.start_node(7)
-
-
-def test_acknowledged_records_survive_a_crash(emulator: Emulator, connect: Connect) -> None:
-    leader = emulator.log("t").leader_id
-    assert connect(leader).produce("t", plain_batch(b"1", b"2"), acks=-1).error_code == 0
-    emulator.crash_node(leader)
-    client = connect(emulator.log("t").leader_id)
-    assert client.fetch("t").high_watermark == 2
-    assert client.produce("t", plain_batch(b"3")).base_offset == 2
-    assert [batch[12:16] for batch in emulator.log("t").batches] == [b"\0\0\0\0", b"\0\0\0\1"]  # leader epochs
-
-
-def test_every_node_down_and_up_again(emulator: Emulator, connect: Connect) -> None:
-    connect(emulator.log("t").leader_id).produce("t", plain_batch(b"1"))
-    for node_id in range(NODES):
-        emulator.crash_node(node_id)
-    assert emulator.log("t").leader_id == NO_LEADER
-    assert emulator.living_nodes == []
-    assert emulator.coordinator(transactional_id="x") == NO_LEADER
-    emulator.start_node(2)
-    assert connect(2).fetch("t").high_watermark == 1
-    assert connect(2).init_producer_id("x").error_code == 0
 
 
 def test_a_partition_without_a_living_replica(emulator: Emulator, connect: Connect) -> None:
@@ -118,31 +73,6 @@ def test_moving_a_leader(emulator: Emulator, connect: Connect) -> None:
     emulator.crash_node(old)
     with pytest.raises(ValueError, match="is not running"):
         emulator.move_leader("t", 0, old)
-
-
-def test_other_nodes_than_the_leader_name_the_leader(emulator: Emulator, connect: Connect) -> None:
-    leader = emulator.log("t").leader_id
-    stranger = connect(others(leader)[0])
-    address = emulator.bootstrap_servers.split(",")[leader].rpartition(":")
-    topic_id = stranger.topic_id("t")
-    for version in (10, 12, 13):
-        topic = topic_id if version == 13 else "t"
-        answer = stranger.call("produce", version, **produce_fields(version, topic, plain_batch(b"1")))
-        (partition,) = answer.responses[0].partition_responses
-        (endpoint,) = answer.node_endpoints
-        assert (partition.error_code, partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (
-            6,
-            leader,
-            0,
-        )
-        assert (endpoint.node_id, endpoint.host, endpoint.port) == (leader, address[0], int(address[2]))
-    answer = stranger.call("fetch", 16, **fetch_fields(16, topic_id))
-    (partition,) = answer.responses[0].partitions
-    assert (partition.error_code, partition.current_leader.leader_id) == (6, leader)
-    assert [endpoint.node_id for endpoint in answer.node_endpoints] == [leader]
-    answer = connect(leader).call("fetch", 16, **fetch_fields(16, topic_id))
-    assert answer.node_endpoints == ()
-    assert answer.responses[0].partitions[0].current_leader.leader_id == -1
 
 
 def test_a_long_poll_ends_with_the_leadership(emulator: Emulator, connect: Connect) -> None:
@@ -227,13 +157,3 @@ def test_a_node_gets_new_producer_ids_with_each_life(emulator: Emulator, connect
     emulator.crash_node(1)
     emulator.start_node(1)
     assert connect(1).init_producer_id(None).producer_id == max(ids.values()) + 1000 - max(ids.values()) % 1000
-
-
-def test_topics_are_made_while_a_node_is_down(emulator: Emulator, connect: Connect) -> None:
-    emulator.crash_node(2)
-    emulator.create_topic("new", 4)
-    assert {emulator.log("new", index).leader_id for index in range(4)} == {0, 1}
-    emulator.start_node(2)
-    emulator.crash_node(0)
-    emulator.crash_node(1)
-    assert {emulator.log("new", index).leader_id for index in range(4)} == {2}

@@ -76,24 +76,6 @@ def test_replication_released_in_steps(emulator: Emulator, connect: Connect) -> 
     assert client.produce("t", plain_batch(b"5")).base_offset == 4
 
 
-def test_acks_all_times_out(emulator: Emulator, connect: Connect) -> None:
-    emulator.hold_replication("t")
-    assert connect(leader_of(emulator)).produce("t", plain_batch(b"1"), timeout_ms=20).error_code == 7
-    assert emulator.log("t").log_end_offset == 1
-
-
-def test_a_retry_of_an_unreplicated_batch_waits_too(emulator: Emulator, connect: Connect) -> None:
-    client = connect(leader_of(emulator))
-    held = emulator.hold_replication("t")
-    transactional = connect(emulator.coordinator(transactional_id="x")).init_producer_id("x")
-    records = batch_of(transactional, b"1")
-    assert client.produce("t", records, transactional_id="x", timeout_ms=20).error_code == 7
-    assert client.produce("t", records, transactional_id="x", timeout_ms=20).error_code == 7
-    assert emulator.log("t").log_end_offset == 1
-    held.release()
-    assert client.produce("t", records, transactional_id="x").base_offset == 0
-
-
 def test_a_partition_is_held_once(emulator: Emulator) -> None:
     held = emulator.hold_replication("t")
     with pytest.raises(ValueError, match="already held"):

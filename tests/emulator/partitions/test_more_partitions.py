@@ -12,43 +12,20 @@ import pytest
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.storage.journal import MetadataJournal
 from tests.emulator.api.raw_client import RawClient, plain_batch
-from tests.emulator.partitions.admin_requests import Outcome, create_partitions, create_topic, describe
+from tests.emulator.partitions.admin_requests import Outcome, create_partitions, describe
 from tests.emulator.partitions.conftest import CONFIG
-from tests.support.conditions import until
 
 confluent_kafka: Any = import_module("confluent_kafka")
-confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
 
 
 def replicas_of(client: RawClient, topic: str) -> list[tuple[int, ...]]:
     return [row.replica_nodes for row in describe(client, [topic]).topics[0].partitions]
 
 
-def test_leaders_go_on_round_the_nodes(emulator: Emulator, client: RawClient, topic: str) -> None:
-    before = replicas_of(client, topic)
-    assert create_partitions(client, {topic: 5}) == {topic: Outcome(0)}
-    after = replicas_of(client, topic)
-    assert after[:2] == before
-    leaders = [replicas[0] for replicas in after]
-    assert leaders == [(leaders[0] + index) % 3 for index in range(5)]
-    assert {len(replicas) for replicas in after} == {3}
-
-
 def test_assignments_name_the_nodes(client: RawClient, topic: str) -> None:
     assert create_partitions(client, {topic: 4}, [[2, 0, 1], [1, 0, 2]]) == {topic: Outcome(0)}
     assert replicas_of(client, topic)[2:] == [(2, 0, 1), (1, 0, 2)]
     assert create_partitions(client, {topic: 5}, [[2, 0]])[topic].error == 39  # the others have three copies
-
-
-@pytest.mark.parametrize("balancing", [-2_000_000, -(2**31), 0])
-def test_a_count_that_is_refused_makes_no_room_for_others(client: RawClient, topic: str, balancing: int) -> None:
-    """All counts of a request are added up for its limit, and a negative one must not balance a large one."""
-    create_topic(client, f"{topic}-other", [[0, 1, 2]])
-    too_many = Outcome(44, "Excessively large number of additional partitions per request.")
-    assert create_partitions(client, {topic: 10_003, f"{topic}-other": balancing}, validate_only=True) == {
-        topic: too_many,
-        f"{topic}-other": too_many,
-    }
 
 
 def test_internal_topics_stay_as_they_are(client: RawClient) -> None:
@@ -77,17 +54,6 @@ def consumer(emulator: Emulator, topic: str) -> Iterator[Any]:
     consumer.close()
 
 
-def test_a_consumer_notices(emulator: Emulator, consumer: Any, topic: str) -> None:
-    def assigned() -> int:
-        consumer.poll(0.01)
-        return len(consumer.assignment())
-
-    until(lambda: assigned() == 2)
-    admin = confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
-    admin.create_partitions([confluent_kafka_admin.NewPartitions(topic, 4)])[topic].result(60)
-    until(lambda: assigned() == 4)
-
-
 def test_added_partitions_survive_a_restart(tmp_path: Path) -> None:
     with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
@@ -101,20 +67,6 @@ def test_added_partitions_survive_a_restart(tmp_path: Path) -> None:
         assert replicas_of(client, "t")[1:] == [(2, 1, 0), (1, 2, 0)]
         assert emulator.log("t", 1).log_end_offset == 1
         assert [emulator.log("t", index).leader_epoch for index in range(3)] == [1, 1, 1]
-
-
-def test_fewer_nodes_after_a_restart_keep_as_many_replicas_as_possible(tmp_path: Path) -> None:
-    with Emulator(nodes=3, config=CONFIG, data_dir=tmp_path, topics={"t": 1}) as emulator:
-        with RawClient(emulator.bootstrap_servers) as client:
-            create_partitions(client, {"t": 3}, [[2, 1, 0], [1, 2, 0]])
-        emulator.reassign("t", 1, [2])
-    with (
-        Emulator(nodes=2, config=CONFIG, data_dir=tmp_path) as emulator,
-        RawClient(emulator.bootstrap_servers) as client,
-    ):
-        every = replicas_of(client, "t")
-    assert every[2] == (1, 0)
-    assert set(every[1]) <= {0, 1}
 
 
 def test_a_journal_from_before_copies_were_kept_is_read(tmp_path: Path) -> None:

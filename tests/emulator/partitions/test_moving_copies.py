@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, PartitionError
-from dualwrite.broker_emulator.topics.replication import Assignment, started
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import (
     PREFERRED,
@@ -39,26 +38,7 @@ def copies(client: RawClient, partition: int = 0) -> tuple[tuple[int, ...], tupl
     return row.replica_nodes, row.isr_nodes, row.leader_id
 
 
-# the pure part
-
-
-def test_another_target_meanwhile() -> None:
-    """A replica being added is still not in sync; a replica being removed still is."""
-    moving = started(started(Assignment((0, 1)), (2,)), (2, 0, 3))
-    assert moving == Assignment((2, 0, 3, 1), adding=(2, 3), removing=(1,))
-    assert not started(Assignment((0, 1)), (1, 0)).is_changing
-
-
 # reassignments
-
-
-def test_a_reassignment_is_complete_at_once(emulator: Emulator, client: RawClient) -> None:
-    epoch = emulator.log("t").leader_epoch
-    assert reassign(client, "t", 0, [2, 1]) == Outcome(0)
-    assert copies(client) == ((2, 1), (2, 1), 2)  # node 0 led, and has no copy any more
-    assert emulator.log("t").leader_epoch == epoch + 1
-    assert reassignments(client) == []
-    assert reassign(client, "t", 0, None).error == 85
 
 
 def test_a_reassignment_is_under_way_while_replication_is_held(emulator: Emulator, client: RawClient) -> None:
@@ -86,15 +66,6 @@ def test_a_reassignment_can_be_cancelled(emulator: Emulator, client: RawClient) 
     assert copies(client) == ((0, 1), (0, 1), 0)
     held.release()
     assert copies(client) == ((0, 1), (0, 1), 0)
-
-
-def test_a_node_that_does_not_run_is_waited_for(emulator: Emulator, client: RawClient) -> None:
-    reassign(client, "t", 0, [0])
-    emulator.stop_node(2)
-    assert reassign(client, "t", 0, [2]) == Outcome(0)
-    assert reassignments(client) == [Move("t", 0, (2, 0), (2,), (0,))]
-    emulator.start_node(2)
-    assert copies(client) == ((2,), (2,), 2)
 
 
 def test_moving_a_replica_loses_no_unreplicated_records(emulator: Emulator, client: RawClient) -> None:
@@ -126,19 +97,6 @@ def test_replicas_keep_their_place_over_a_restart(tmp_path: Path) -> None:
         assert copies(client, 0) == ((2,), (2,), 2)
         assert copies(client, 1) == ((1,), (1,), 1)  # nothing is held any more
         assert reassignments(client) == []
-
-
-def test_a_transaction_continues_at_the_new_place_of_its_coordinator(emulator: Emulator) -> None:
-    coordinator = emulator.coordinator(transactional_id="x")
-    with RawClient(emulator.bootstrap_servers.split(",")[coordinator]) as before:
-        producer = before.init_producer_id("x")
-    other = (coordinator + 1) % 3
-    for partition in range(2):
-        emulator.reassign("__transaction_state", partition, [other])
-    assert emulator.coordinator(transactional_id="x") == other
-    with RawClient(emulator.bootstrap_servers.split(",")[other]) as after:
-        again = after.init_producer_id("x")
-    assert (again.producer_id, again.producer_epoch) == (producer.producer_id, producer.producer_epoch + 1)
 
 
 def test_impossible_calls_from_python_are_refused(emulator: Emulator) -> None:

@@ -20,7 +20,6 @@ from tests.emulator.api.raw_client import (
     plain_batch,
     produce_fields,
 )
-from tests.emulator.inside import operations_of
 from tests.support.conditions import until
 
 confluent_kafka: Any = import_module("confluent_kafka")
@@ -124,16 +123,6 @@ def test_a_producer_with_acks_0_is_muted_too(emulator: Emulator, client: RawClie
     assert not client.is_silent(TIMEOUT_S)
 
 
-def test_clients_of_one_user_share_the_quota_of_the_user(emulator: Emulator, client: RawClient) -> None:
-    emulator.set_quota({"producer_byte_rate": 1000}, user="ANONYMOUS")
-    try:
-        assert ms(produce(client, 5000)) == 0
-        with RawClient(emulator.bootstrap_servers, "another") as other:
-            assert ms(produce(other, 6000)) > 1000
-    finally:
-        emulator.set_quota({"producer_byte_rate": None}, user="ANONYMOUS")
-
-
 def test_a_consumer_above_its_rate_gets_no_records(emulator: Emulator, client: RawClient, client_id: str) -> None:
     with RawClient(emulator.bootstrap_servers, "writer") as writer:
         first = produce(writer, 6000).responses[0].partition_responses[0].base_offset
@@ -196,14 +185,6 @@ def test_an_address_may_connect_only_so_often(emulator: Emulator) -> None:
         emulator.set_quota({"connection_creation_rate": None}, ip="127.0.0.1")
     for client in welcome:
         client.__exit__(None, None, None)
-
-
-def test_a_throttled_client_may_leave(emulator: Emulator, client_id: str) -> None:
-    emulator.set_quota({"producer_byte_rate": 1}, client_id=client_id)
-    with RawClient(emulator.bootstrap_servers, client_id) as client:
-        assert ms(produce(client, 20_000)) > 0
-    until(lambda: client_id not in {connection.client_id for connection in operations_of(emulator).connections()})
-    emulator.advance_clock(10_000_000)
 
 
 def test_librdkafka_is_throttled(emulator: Emulator, client_id: str) -> None:

@@ -280,15 +280,6 @@ def test_names_that_avros_java_library_refuses(name: str) -> None:
             read_avro(in_namespace)
 
 
-def test_a_type_named_like_a_kind_of_type_is_referred_to_in_full() -> None:
-    fields = [field("f", {"type": "record", "name": "map", "fields": []}), field("g", "map")]
-    schema = read_avro(text({"type": "record", "name": "R", "namespace": "s", "fields": fields, "aliases": ["enum"]}))
-    assert schema.text == (
-        '{"type":"record","name":"R","namespace":"s","fields":[{"name":"f","type":{"type":"record","name":"map",'
-        '"fields":[]}},{"name":"g","type":"s.map"}],"aliases":["s.enum"]}'
-    )
-
-
 @pytest.mark.parametrize("schema", [reader for reader, _ in READABLE])
 def test_the_common_form_is_a_fixed_point_that_says_the_same(schema: Any) -> None:
     form = read_avro(text(schema)).text

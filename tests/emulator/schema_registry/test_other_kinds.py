@@ -12,8 +12,6 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
-from dualwrite.broker_emulator.schema_registry.avro_schema import read_avro
 from dualwrite.broker_emulator.schema_registry.errors import Effort, InvalidSchemaError, UndecidedError
 from dualwrite.broker_emulator.schema_registry.json_schema import JsonSchema, not_accepted, read_json_schema
 from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, parse_protobuf, read_protobuf
@@ -258,13 +256,6 @@ def test_invalid_protobuf_schemas_are_refused(text: str, problem: str) -> None:
         read_protobuf(text, [])
 
 
-def test_a_descriptor_of_another_file_name_is_the_same_schema() -> None:
-    file = FileDescriptorProto.FromString(base64.b64decode(encoded(A)))
-    file.name = "other.proto"
-    other = base64.b64encode(file.SerializeToString()).decode()
-    assert read_protobuf(other, []) == read_protobuf(encoded(A), [])
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -279,36 +270,3 @@ def test_a_descriptor_of_another_file_name_is_the_same_schema() -> None:
 def test_a_descriptor_that_means_nothing_is_refused(given: str) -> None:
     with pytest.raises(InvalidSchemaError, match=r"^(M has a field|a number of a field occurs twice in the message M)"):
         read_protobuf(given, ())
-
-
-def _long_avro(kind: str, name: str, count: int) -> Any:
-    inner = {"type": "record", "name": "S", "fields": [{"name": f"f{index}", "type": kind} for index in range(count)]}
-    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": inner}]})
-    return read_avro(text).root
-
-
-def _long_json(kind: str, name: str, count: int) -> JsonSchema:
-    inner = {"type": "object", "properties": {f"f{index}": {"type": kind} for index in range(count)}}
-    return JsonSchema.parsed(json.dumps({"type": "object", "properties": {name: inner}}))
-
-
-def _long_protobuf(kind: str, name: str, count: int) -> FileDescriptorProto:
-    file = FileDescriptorProto(name="f.proto", package="p")
-    file.message_type.add(name=name, nested_type=[DescriptorProto(name=f"{kind}{index}") for index in range(count)])
-    return file
-
-
-@pytest.mark.parametrize(
-    ("made", "compare", "kinds"),
-    [
-        (_long_avro, lambda new, old: unreadable(new, old, Effort()), ("string", "int")),
-        (_long_json, lambda new, old: not_accepted(new, old, Effort()), ("string", "integer")),
-        (_long_protobuf, incompatible, ("a", "b")),
-    ],
-)
-def test_a_long_name_is_not_repeated_in_each_problem(made: Any, compare: Any, kinds: tuple[str, str]) -> None:
-    count = 500
-    new, old = (made(kind, "a" * 100_000, count) for kind in kinds)
-    found = compare(new, old)
-    assert len(found) == count
-    assert max(map(len, found)) < 600

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,13 +100,6 @@ def test_rules_outlive_a_restart(tmp_path: Path) -> None:
         emulator.remove_acls(AclFilter(operation=AclOperation.TWO_PHASE_COMMIT))
     with Emulator(config=CONFIG, data_dir=tmp_path, acls=[refusal]) as emulator:
         assert set(emulator.acls()) == {WRITES_ORDERS, refusal, TWO_PHASE_COMMIT[0]}
-
-
-def test_a_refusal_is_logged_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="dualwrite.broker_emulator.security.authorizer"):
-        for _ in range(2):
-            assert send(emulator, "secret") == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    assert caplog.messages.count(f"{ME} from host 127.0.0.1 is denied DESCRIBE on TOPIC 'secret'") == 1
 
 
 # -- clients that are refused

@@ -158,38 +158,3 @@ def test_the_index_forgets_removed_rules() -> None:
     assert vars(index) == {**vars(AclIndex()), "_prefix_lengths": {ResourceType.TOPIC: {}}}
     with pytest.raises(KeyError):
         index.remove(rules[0])
-
-
-def test_ten_thousand_rules_are_not_looked_through() -> None:
-    """The number of look-ups is that of the lengths of prefixes, however many rules there are."""
-    index = AclIndex()
-    for number in range(5_000):
-        index.add(Acl.allow(f"User:{number}", AclOperation.READ, ResourceType.TOPIC, "shared"))
-        index.add(
-            Acl.allow(
-                "User:a", AclOperation.READ, ResourceType.TOPIC, f"t{number:04d}", pattern_type=PatternType.PREFIXED
-            )
-        )
-    looked_at = list(index.covering(ResourceType.TOPIC, "shared", "User:17"))
-    assert [acl.principal for acl in looked_at] == ["User:17"]
-    assert [acl.name for acl in index.covering(ResourceType.TOPIC, "t0042-x", "User:a")] == ["t0042"]
-    assert len(list(index.patterns(ResourceType.TOPIC, "t0042-x"))) == 3
-
-
-@pytest.mark.parametrize(
-    ("acl", "reason"),
-    [
-        (Acl.allow("User:a", AclOperation.READ, ResourceType.TOPIC, ""), "Invalid empty resource name"),
-        (Acl.allow("User:a", AclOperation.READ, ResourceType.CLUSTER, "mine"), "only valid name for the CLUSTER"),
-        (Acl.allow("User:a", AclOperation.ANY, ResourceType.TOPIC, "t"), "Invalid operation ANY"),
-        (Acl.allow("User:a", AclOperation.READ, ResourceType.ANY, "t"), "Invalid resourceType ANY"),
-        (
-            Acl.allow("User:a", AclOperation.READ, ResourceType.TOPIC, "t", pattern_type=PatternType.MATCH),
-            "Invalid patternType MATCH",
-        ),
-        (Acl.allow("a", AclOperation.READ, ResourceType.TOPIC, "t"), "Could not parse principal from `a`"),
-    ],
-)
-def test_invalid_rules_are_refused(acl: Acl, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        authorizer_with([acl])

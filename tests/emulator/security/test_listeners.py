@@ -15,11 +15,10 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from dualwrite.broker_emulator import BrokerConfig, ClientAuth, Emulator, Listener, Sasl, Tls
 from dualwrite.broker_emulator.net.listeners import listeners_of
-from dualwrite.broker_emulator.security.listener import Endpoint, SecurityProtocol, StoreType
+from dualwrite.broker_emulator.security.listener import SecurityProtocol, StoreType
 from dualwrite.broker_emulator.security.settings import listeners_from, parse_jaas
 from dualwrite.testing.certificates import KEY_PASSWORD, Certificates
 from tests.emulator.api.raw_client import RawClient, plain_batch, produce_fields
-from tests.support.servers.ports import free_port
 
 PLAIN_ENTRY = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="a=\\"b;" user_bob=c;'
 
@@ -74,16 +73,6 @@ def test_a_stopped_node_keeps_all_its_addresses() -> None:
         emulator.start_node(1)
         assert [emulator.bootstrap(name) for name in emulator.listeners] == before
         assert told(before[1].split(",")[1]) == before[1].split(",")
-
-
-def test_fixed_ports_follow_each_other() -> None:
-    port = free_port()
-    listener = Listener(port=port, advertised_host="broker.example", advertised_port=9092)
-    with Emulator(listeners=[listener]) as emulator:
-        assert emulator.bootstrap() == "broker.example:9092"
-        assert told(f"127.0.0.1:{port}") == ["broker.example:9092"]
-    assert [listener.port_of(number) for number in range(3)] == [port, port + 1, port + 2]
-    assert listener.advertised(2, 1).port == 9094
 
 
 @pytest.mark.parametrize(
@@ -265,11 +254,6 @@ def test_the_listen_address_and_the_advertised_address_may_differ(
 ) -> None:
     (listener,) = listeners_of(listen, None, settings)
     assert (listener.name, listener.host, listener.advertised(0, 5)) == ("PLAINTEXT", host, told)
-
-
-def test_ipv6_addresses_are_in_brackets() -> None:
-    assert Endpoint("::1", 9092).address == "[::1]:9092"
-    assert Endpoint("127.0.0.1", 9092).address == "127.0.0.1:9092"
 
 
 def test_the_config_of_an_emulator_brings_its_listeners() -> None:

@@ -62,17 +62,6 @@ def test_names_are_written_as_java_writes_them(expected: str) -> None:
     assert named(*NAMES[expected]) == expected
 
 
-def test_a_part_of_several_attributes() -> None:
-    part = x509.RelativeDistinguishedName(
-        [
-            x509.NameAttribute(Name.COMMON_NAME, "a"),
-            x509.NameAttribute(Name.ORGANIZATION_NAME, "o"),
-        ]
-    )
-    whole = distinguished_name(x509.Name([part]).public_bytes())
-    assert sorted(whole.split("+")) == ["CN=a", "O=o"]
-
-
 def test_the_subject_is_found_in_a_certificate() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(Name.COMMON_NAME, "alice" * 12)])

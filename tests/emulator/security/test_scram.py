@@ -8,11 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kafka.net.sasl.scram import ScramClient
 
 from dualwrite.broker_emulator import Emulator, Listener, Sasl
-from dualwrite.broker_emulator.security.sasl.mechanism import SaslError
 from dualwrite.broker_emulator.security.sasl.scram import HASHES, Scram, ScramCredential
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.security.login_script import alter_scram, describe_scram
@@ -43,32 +41,6 @@ def test_the_example_of_rfc_7677() -> None:
     assert scram.respond(FINAL.encode()).decode() == VERIFIER
     assert scram.is_complete
     assert scram.authorization_id == "user"
-
-
-def test_names_are_escaped() -> None:
-    scram = server(**{"a,b=c": credential("SCRAM-SHA-256", "x", b"salt", 4096)})
-    assert scram.respond(b"n,,n=a=2Cb=3Dc,r=nonce")
-    assert scram.authorization_id == "a,b=c"
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        FINAL[:-5] + "AAAA=",
-        FINAL.replace("p=dH", "p="),
-        FINAL.replace(NONCE, "another"),
-        FINAL.replace("c=biws", "c=eSws"),
-        FINAL.replace(",p=", ",more=x,p="),
-        FINAL + ",",
-        "",
-    ],
-)
-def test_an_invalid_final_message_is_refused(changed: str) -> None:
-    scram = server(user=credential("SCRAM-SHA-256", "pencil", SALT, 4096))
-    scram.respond(f"n,,n=user,r={NONCE}".encode())
-    with pytest.raises(SaslError):
-        scram.respond(changed.encode())
-    assert not scram.is_complete
 
 
 # -- the users

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite import Producer
-from dualwrite.broker_emulator import DropReply, Duplicate, Emulator, Error, Fault, Listener, Sasl, UnsecuredTokens
+from dualwrite.broker_emulator import Emulator, Listener, Sasl, UnsecuredTokens
 from dualwrite.broker_emulator.security.sasl.mechanism import Mechanism, Plain, SaslAuthenticationError, SaslError
 from dualwrite.broker_emulator.security.sasl.oauthbearer import OAuthBearer
 from dualwrite.broker_emulator.security.sasl.scram import Scram, ScramCredential
-from tests.emulator.api.raw_client import RawClient
 from tests.emulator.inside import cluster_of, run_in_loop
-from tests.emulator.security.login_script import GOOD, USER, bearer, plain_token
+from tests.emulator.security.login_script import GOOD, USER, bearer
 from tests.support.proof_only import examples
 
 SESSION_MS = 1_200
@@ -66,24 +65,6 @@ def test_transactions_go_on_over_the_end_of_sessions(caplog: pytest.LogCaptureFi
         for topic in ("ours", "theirs"):
             assert emulator.log(topic).log_end_offset == 2 * number  # each with its marker
     assert "its login has expired" not in caplog.text
-
-
-def test_faults_meet_logins() -> None:
-    with Emulator(listeners=LISTENERS) as emulator:
-        emulator.faults.add(Fault(api="SaslAuthenticate", action=Error(58), count=1))
-        dropped = Fault(api="SaslHandshake", action=DropReply(), count=1)
-        with RawClient(emulator.bootstrap("PLAIN")) as client:
-            client.call("sasl_handshake", 1, mechanism="PLAIN")
-            assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 58
-            assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 0
-        for api in ("SaslHandshake", "SaslAuthenticate"):
-            emulator.faults.add(Fault(api=api, action=Duplicate(), count=1))
-        with RawClient(emulator.bootstrap("PLAIN")) as client:
-            assert client.call("sasl_handshake", 1, mechanism="PLAIN").error_code == 0
-            assert client.call("sasl_authenticate", 2, auth_bytes=plain_token()).error_code == 0
-        emulator.faults.add(dropped)
-        with RawClient(emulator.bootstrap("PLAIN")) as client, pytest.raises(ConnectionResetError):
-            client.call("sasl_handshake", 1, mechanism="PLAIN")
 
 
 CREDENTIALS = {USER: ScramCredential.of_password("SCRAM-SHA-256", GOOD)}

@@ -117,25 +117,6 @@ def test_a_login_takes_precedence_over_the_certificate(nobody_else: Emulator, ce
         assert principals(nobody_else) == [f"User:{USER}"]
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_versions_of_tls(secured: Emulator, certificates: Certificates, version: ssl.TLSVersion) -> None:
-    context = context_of(certificates)
-    context.minimum_version = context.maximum_version = version
-    with secure(secured, "TLS", context) as connection:
-        assert connection.version() == version.name.replace("_", ".")
-        assert versions_over(connection) == b"\0\0\0\7"
-
-
-def test_a_disabled_tls_version_is_refused(certificates: Certificates) -> None:
-    tls = Tls(keystore_location=certificates.broker, enabled_protocols=("TLSv1.3",))
-    context = context_of(certificates)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with Emulator(listeners=[Listener("TLS", tls=tls)]) as emulator:
-        with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
-            with secure(emulator, "TLS", context):
-                pass
-
-
 # -- connections that never come to be
 
 
@@ -163,14 +144,6 @@ def test_garbage_instead_of_a_handshake_is_closed_with_one_log_line(
     (line,) = [record.getMessage() for record in caplog.records if "closes the connection" in record.getMessage()]
     assert "127.0.0.1" in line
     assert "TLS handshake failed" in line
-
-
-def test_a_client_that_leaves_early_is_named(nobody_else: Emulator, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_connection(address(nobody_else, "TLS"), 10) as connection:
-        connection.sendall(HANDSHAKE_BEGINS)
-        until(lambda: connections(nobody_else) == 1)
-    until(lambda: connections(nobody_else) == 0)
-    assert "left before the end of the TLS handshake" in caplog.text
 
 
 def test_a_refused_client_gets_the_reason(secured: Emulator, certificates: Certificates) -> None:
@@ -202,31 +175,6 @@ def test_unfinished_handshakes_do_not_disturb_other_clients_and_are_counted(cert
         for connection in (*slow, *undecided):
             connection.close()
         until(lambda: connections(emulator) == 0)
-
-
-def test_a_node_that_dies_breaks_handshakes(certificates: Certificates) -> None:
-    tls = Tls(keystore_location=certificates.broker)
-    with Emulator(nodes=2, listeners=[Listener("TLS", tls=tls)]) as emulator:
-        with socket.create_connection(address(emulator, "TLS"), 10) as connection:
-            connection.sendall(HANDSHAKE_BEGINS)
-            until(lambda: connections(emulator) == 1)
-            emulator.crash_node(0)
-            with pytest.raises(ConnectionResetError):
-                if connection.recv(1) == b"":
-                    raise ConnectionResetError
-
-
-def test_a_large_answer_and_a_large_request(secured: Emulator, certificates: Certificates) -> None:
-    """Send more than one TLS record, which holds 16 KiB."""
-    name = b"x" * 30_000
-    request = struct.pack(">hhih", 18, 0, 7, len(name)) + name
-    frame = struct.pack(">i", len(request)) + request
-    with secure(secured, "TLS", context_of(certificates)) as connection:
-        connection.sendall(frame * 50)
-        received = 0
-        (size,) = struct.unpack(">i", connection.recv(4, 0))
-        while received < (size + 4) * 50 - 4:
-            received += len(connection.recv(65536))
 
 
 # -- secrets and delays

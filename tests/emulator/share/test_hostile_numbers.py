@@ -77,31 +77,6 @@ def test_numbers_that_cannot_be(states: StateRequests) -> None:
     assert states.send("summary", leader_epoch=0).start_offset == 0
 
 
-def test_the_largest_numbers(states: StateRequests) -> None:
-    assert states.send("initialize", state_epoch=INT32, start_offset=LAST).error_code == 0
-    assert states.write(INT32, INT32, -1) == 42, "a record behind the last one is complete"
-    assert states.send("read", leader_epoch=INT32).start_offset == LAST
-    assert states.send("initialize", state_epoch=1, start_offset=0).error_code == 124
-    topics = ({"topic_name": "t", "partitions": (0,)},)
-    groups = ({"group_id": "g", "topics": topics},)
-    answer = states.client.call("describe_share_group_offsets", 1, groups=groups).groups[0]
-    row = answer.topics[0].partitions[0]
-    assert (row.start_offset, row.lag) == (LAST, -LAST)
-
-
-def test_state_beyond_the_log(client: RawClient) -> None:
-    """As if the log had been truncated: exactly the stored records are delivered."""
-    set_group(client, "g", auto_offset_reset="earliest")
-    sharer = Sharer(client, "g", "t").join()
-    sharer.put("a", "b", "c")
-    states = StateRequests(client, "g", sharer.topic_id)
-    assert states.send("initialize", state_epoch=INT32, start_offset=0).error_code == 0
-    assert states.write(INT32, 0, 0, (1, 1, 2, 1), (4, LAST - 1, 0, 1)) == 0
-    assert [row[:2] for row in sharer.acquire()] == [(0, 0), (2, 2)]
-    assert sharer.acknowledge([(0, 0, [ACCEPT]), (2, 2, [ACCEPT])]) == 0
-    assert sharer.fetch(max_wait_ms=0).acquired == []
-
-
 @pytest.mark.parametrize("kind", ["neighbours", "nested"])
 def test_tens_of_thousands_of_batches(emulator: Emulator, states: StateRequests, kind: str) -> None:
     """Overlaying them one by one walked over all others each time."""

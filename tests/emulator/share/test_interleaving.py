@@ -138,24 +138,6 @@ def test_members_that_join_while_a_topic_is_deleted_are_kept(monkeypatch: pytest
             assert sharer.beat().error_code == 0
 
 
-@pytest.mark.parametrize("topics", [("orders", "orders"), ("orders", "others")])
-def test_two_at_once_delete_offsets(topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither deletion removes the other's mark, which would stop the other one."""
-    with Emulator(config=CONFIG, topics=dict.fromkeys(topics, 3)) as emulator:
-        with RawClient(emulator.bootstrap_servers) as first, RawClient(emulator.bootstrap_servers) as second:
-            for topic in topics:
-                empty_group(first, topic=topic)
-            with held("delete", emulator, monkeypatch) as waits:
-                sent = [
-                    (client, send_delete_offsets(client, topic))
-                    for client, topic in zip((first, second), topics, strict=True)
-                ]
-                assert all(waits.acquire(timeout=60) for _ in sent)
-            assert {receive_delete_offsets(*deletion).error_code for deletion in sent} == {0}
-            keys = [StateKey("g", first.topic_id(topic), index) for topic in topics for index in range(3)]
-            assert not any(has_state(emulator, key) for key in keys)
-
-
 def test_a_member_that_joins_while_offsets_are_altered_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as admin, RawClient(emulator.bootstrap_servers) as client:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.emulator.api.raw_client import RawClient
-from tests.emulator.killable_broker import KillableBroker
 from tests.interop.raw_wire.sharing import Sharer, set_group
 
 ACCEPT, RELEASE = 1, 2
@@ -20,33 +17,6 @@ CONFIG = BrokerConfig(properties={"group.share.assignment.interval.ms": "0"})
 def joined(client: RawClient, group_id: str = "g", topic: str = "orders") -> Sharer:
     set_group(client, group_id, auto_offset_reset="earliest")
     return Sharer(client, group_id, topic).join()
-
-
-@pytest.mark.parametrize("fsync", ["always", pytest.param("interval", marks=pytest.mark.proof)])
-def test_a_killed_broker_delivers_nothing_again_that_was_acknowledged(tmp_path: Path, fsync: str) -> None:
-    broker = KillableBroker(tmp_path / "data", fsync).start()
-    try:
-        with RawClient(broker.address) as client:
-            sharer = joined(client)
-            for batch in range(5):
-                sharer.put(*(f"{batch}{number}" for number in range(10)))
-            assert sharer.acquire() == [(0, 49, 1)]
-            assert sharer.acknowledge([(0, 9, [ACCEPT]), (20, 29, [ACCEPT]), (40, 40, [RELEASE])]) == 0
-            broker.kill()  # before the connection ends, which would release the others, too
-        broker.start()
-        with RawClient(broker.address) as client:
-            again = Sharer(client, "g", "orders", sharer.member_id)
-            assert again.beat(sharer.epoch).error_code == 0, "the member is still known"
-            found = again.acquire()
-            assert [offset for first, last, _ in found for offset in range(first, last + 1)] == [
-                *range(10, 20),
-                *range(30, 50),
-            ]
-            assert (40, 40, 2) in found
-            assert again.acknowledge([(first, last, [ACCEPT]) for first, last, _ in found]) == 0
-            assert again.fetch(max_wait_ms=50).acquired == []
-    finally:
-        broker.kill()
 
 
 def test_a_new_leader_continues_where_the_old_one_was() -> None:

@@ -76,15 +76,6 @@ def test_no_record_has_two_owners_and_none_is_lost(seed: int) -> None:
     assert delivered == set(range(200)) - done
 
 
-def test_room_for_records_in_flight() -> None:
-    share = SharePartition(ShareState(), 0)
-    while fetch(share, "m1", 0):
-        pass
-    assert not share.has_room(SETTINGS)
-    share.apply(share.acknowledge("m1", [Acknowledgement(0, 0, (1,))], SETTINGS, 0))
-    assert share.has_room(SETTINGS)
-
-
 def test_records_deleted_from_the_log_are_forgotten() -> None:
     share = SharePartition(ShareState(), 0)
     fetch(share, "m1", 0, 10)

@@ -90,21 +90,6 @@ def test_a_log_that_is_forgotten_while_a_round_begins_is_not_flushed() -> None:
     asyncio.run(flush())
 
 
-def test_settling_waits_for_jobs_that_the_thread_does_not_have_yet() -> None:
-    """The files of a log whose job is taken may not be changed before the job has run."""
-
-    async def flush() -> None:
-        logs = [_Log(_work) for _ in range(MANY)]
-        flusher = _marked(logs)
-        flusher.begin_round()
-        await until_some_turn(lambda: any(log.begun for log in logs))
-        flusher.settle()
-        assert {log.run for log in logs if log.begun} == {1}
-        await flusher.close()
-
-    asyncio.run(flush())
-
-
 def test_a_log_marked_while_a_round_begins_is_flushed_with_the_next() -> None:
     async def flush() -> None:
         logs = [_Log(_work) for _ in range(MANY)]

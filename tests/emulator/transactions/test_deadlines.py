@@ -31,13 +31,3 @@ def test_every_name_is_returned_once_at_its_earliest_deadline(steps: list[tuple[
             for known in due:
                 del expected[known]
         assert len(deadlines) == len(expected)
-
-
-def test_a_deadline_that_moves_on_is_not_kept_twice() -> None:
-    deadlines = Deadlines()
-    for time_ms in range(1000, 3000):
-        deadlines.schedule("x", time_ms)
-    assert len(deadlines) == 1
-    assert deadlines.take_due(999) == []
-    assert deadlines.take_due(5000) == ["x"]
-    assert deadlines.take_due(5000) == []

@@ -20,7 +20,3 @@ def test_every_response_has_kafkas_reaction_or_is_illegal() -> None:
         else:
             with pytest.raises(RuntimeError, match=error.name):
                 reaction_to(error)
-
-
-def test_a_deleted_topic_needs_no_marker() -> None:
-    assert reaction_to(None) is MarkerReaction.DROPPED

@@ -22,19 +22,6 @@ NONE, CT, PF, IPM = (
 # -- v0-4
 
 
-@pytest.mark.parametrize(("decided", "state"), [(COMMIT, "PrepareCommit"), (ABORT, "PrepareAbort")])
-@pytest.mark.parametrize("commit", [COMMIT, ABORT])
-@rule("EndTxn v0-4 / while the markers are written / 51")
-def test_v0_while_markers_are_written(world: World, decided: bool, state: str, commit: bool) -> None:
-    identity = world.open(old=True)
-    held = world.hold(PausePoint.BEFORE_MARKER)
-    assert world.wire.end("x", identity, commit=decided, version=4).error == NONE
-    assert world.wire.describe("x").state == state
-    assert world.wire.end("x", identity, commit=commit, version=4).error == CT
-    held.release()
-    world.wire.wait_until_settled("x")
-
-
 @rule("EndTxn v0-4 / producer id, then epoch, then the pending transition is looked at")
 def test_v0_order_of_checks(world: World) -> None:
     identity = world.open(old=True)

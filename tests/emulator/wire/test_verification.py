@@ -29,16 +29,6 @@ def produce(world: World, identity: Identity, version: int, *, sequence: int = 0
     return world.wire.produce("x", identity, topic, sequence, partition=partition, version=version).error
 
 
-@rule("Produce / the coordinator says 51: 19 below v12")
-def test_busy_old(world: World) -> None:
-    identity = world.open(old=True)
-    held = world.hold(PausePoint.BEFORE_MARKER)
-    assert world.wire.end("x", identity, commit=COMMIT, version=4).error == NONE
-    for version in (3, 10, 11):
-        assert produce(world, identity, version, partition=1) == RETRY
-    held.release()
-
-
 @pytest.mark.profiles(*TV2)
 @rule("Produce v12+ / 51 is retried for min(100 ms, the request's timeout), then answered")
 def test_busy_new(world: World) -> None:
@@ -273,19 +263,6 @@ def test_queue(world: World, by: int, first: Code, second: Code) -> None:
         held.release()
         assert in_flight.result(60).error == NONE
         assert (waiting.result(60).error, incoming.result(60).error) == (first, second)
-
-
-@rule("Verification queue / ids do not wait for one another")
-def test_queue_is_per_id(world: World) -> None:
-    identity, other = world.wire.init_ok("x"), world.wire.init_ok("y")
-    assert world.wire.add("x", identity, ("many", 0)) == [NONE]
-    held = world.hold(PausePoint.BEFORE_VERIFICATION, transactional_id="x")
-    with ThreadPoolExecutor() as threads:
-        in_flight = ask(world, threads, identity, 0)
-        held.wait_reached()
-        assert world.write("y", other).error == NONE
-        held.release()
-        assert in_flight.result(60).error == NONE
 
 
 @rule("TxnOffsetCommit / a clash in the queue (13) is 14")
