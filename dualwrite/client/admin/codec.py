@@ -215,13 +215,27 @@ def creates_topics(broker_id: int) -> Call[dict[int, Reply[bool]]]:
 
 
 def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:
-    """Return the request for the coordinators of transactional ids."""
+    """Return the request for the coordinators of transactional ids, for which brokers before version 4 take one."""
+    if len(transactional_ids) == 1:
+        return _find_coordinator(transactional_ids[0])
 
     def encode(version: int) -> bytes:
         key_type, keys = int(m.CoordinatorType.TRANSACTION), list(transactional_ids)
         return _bytes(FindCoordinatorRequest(version=version, key_type=key_type, coordinator_keys=keys), version)
 
     return Call(Api.FIND_COORDINATOR, (4, 4), encode, _coordinators)
+
+
+def _find_coordinator(transactional_id: str) -> Call[dict[str, Reply[m.Broker]]]:
+    request = m.FindCoordinator(m.CoordinatorType.TRANSACTION, transactional_id)
+
+    def decode(body: memoryview, version: int) -> dict[str, Reply[m.Broker]]:
+        found = codec.decode(request, body, version)
+        assert isinstance(found, m.FindCoordinatorResponse)
+        return {transactional_id: Reply(found.error_code, m.Broker(found.node_id, found.host, found.port))}
+
+    versions = codec.SPOKEN_VERSIONS[Api.FIND_COORDINATOR]
+    return Call(Api.FIND_COORDINATOR, versions, lambda version: codec.encode(request, version), decode)
 
 
 def _coordinators(body: memoryview, version: int) -> dict[str, Reply[m.Broker]]:
