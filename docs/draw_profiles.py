@@ -22,9 +22,9 @@ a test keeps this page equal to them.
 _BETWEEN = """
 ## Newest versions of the APIs
 
-Of those that differ, in brackets with `unstable.api.versions.enable`. The releases' are compared with what Apache
-Kafka 4.4.0, 4.3.1 and 3.9.2 answer. The oldest versions are those of Kafka 4 in all profiles, because the codec has
-no older ones (KIP-896).
+Of those that differ, in brackets with `unstable.api.versions.enable`. Those of the releases are compared with
+what Apache Kafka 4.4.0, 4.3.1 and 3.9.2 answer. The oldest versions are those of Kafka 4 in all profiles, because the
+codec has no older ones (KIP-896).
 """
 
 _TAIL = """
@@ -42,6 +42,15 @@ and tests tell. What they do not mention is as in Kafka 4.4. Not known of them:
 
 In both, a broker allows Enable2Pc by `transaction.two.phase.commit.enable`, and a client needs the ACLs WRITE and
 TWO_PHASE_COMMIT (53), as in Kafka since 4.1.
+
+`redpanda` was never compared with a Redpanda. It follows the [source of December
+2024](https://github.com/redpanda-data/redpanda/tree/1c6cff34ea8b4b65db02eb603d21dfef59c0f61c/src/v) in the rows that
+name it and in the versions of APIs (`kafka/server/handlers`), and is otherwise as `kafka-3.9`. Known and not imitated:
+EndTxn of a transaction without partitions is accepted there, a second EndTxn(commit) never gets 51, the abort at the
+timeout has the producer's epoch, and topics and brokers have other settings.
+
+`automq` is another name of `kafka-3.9`, because [AutoMQ](https://github.com/AutoMQ/automq) has the versions of APIs and
+the coordinator of that release (looked at: the source of August 2026).
 
 `kafka-4.3` and `kafka-4.4` differ in API versions only. What else Kafka 4.4 changed is in both as in 4.4: settings
 that came with it (such as `max.decompressed.message.bytes`), the assignment epochs of consumer groups, and the

@@ -23,13 +23,3 @@ class RefusedError(Exception):
         super().__init__(message or error.name)
         self.error = error
         self.message = message
-
-
-def producer_fenced_below(version: int, requested: int, error: ErrorCode) -> ErrorCode:
-    """Return `error`, with 90 PRODUCER_FENCED turned into 47 INVALID_PRODUCER_EPOCH for requests below `version`.
-
-    Clients from before KIP-588 do not know 90.
-    """
-    if error is ErrorCode.producer_fenced and requested < version:
-        return ErrorCode.invalid_producer_epoch
-    return error

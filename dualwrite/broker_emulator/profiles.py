@@ -14,7 +14,10 @@ from typing import Any, Final, NamedTuple
 
 
 class Profile(StrEnum):
-    """The behaviour to imitate. KIP_939 is everything that the KIPs specify, to the letter."""
+    """The behaviour to imitate. KIP_939 is everything that the KIPs specify, to the letter.
+
+    REDPANDA is as far as its source tells (commit 1c6cff34, December 2024), and the rest of it is as KAFKA_3_9.
+    """
 
     KIP_939 = "kip-939"
     KIP_939_PR_21735 = "kip-939-pr-21735"
@@ -22,6 +25,19 @@ class Profile(StrEnum):
     KAFKA_4_4 = "kafka-4.4"
     KAFKA_4_3 = "kafka-4.3"
     KAFKA_3_9 = "kafka-3.9"
+    REDPANDA = "redpanda"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Profile | None:
+        return cls.KAFKA_3_9 if value == AUTOMQ else None
+
+
+AUTOMQ: Final = "automq"
+"""Another name of KAFKA_3_9: AutoMQ (commit f1ce98ec, August 2026) has the requests and the coordinator of Apache Kafka
+3.9, and its own storage, of which no difference to a client is known."""
+
+NAMES: Final = (*map(str, Profile), AUTOMQ)
+"""Each name that a setting may have."""
 
 
 NEWEST_RELEASE: Final = Profile.KAFKA_4_4
@@ -67,8 +83,10 @@ _ROW: Final = "row"
 
 
 def _row(what: str, source: str, value: object, *, but: Mapping[Profile, object] | None = None) -> Any:
-    """Return a field of `Behaviours` with `value` in all profiles `but` these."""
+    """Return a field of `Behaviours` with `value` in all profiles `but` these; REDPANDA is as KAFKA_3_9."""
     values = dict.fromkeys(Profile, value) | dict(but or {})
+    if not but or Profile.REDPANDA not in but:
+        values[Profile.REDPANDA] = values[Profile.KAFKA_3_9]
     return field(metadata={_ROW: Row(what, source, values)})
 
 
@@ -79,6 +97,10 @@ def _not_in_3_9(what: str, source: str) -> Any:
 def _of_kip_939(what: str, source: str) -> Any:
     """Return the row of a behaviour of Kafka's trunk or of a KIP that is in no release; pull requests count as 4.4."""
     return _row(what, source, True, but=dict.fromkeys((*PULL_REQUESTS, *RELEASES), False))
+
+
+def _not_in_redpanda(what: str, source: str) -> Any:
+    return _row(what, f"Redpanda: {source}", True, but={Profile.REDPANDA: False})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +199,19 @@ class Behaviours:
         "in a partition a transaction is open for its own epoch only, an epoch that is over is 47 before the "
         "coordinator is asked, and a deletion into a transaction keeps the last stable offset at the start of a batch",
         "KAFKA-18575, KAFKA-19690; observed: 4.4.0",
+    )
+
+    init_fences_before_it_aborts: bool = _not_in_redpanda(
+        "InitProducerId fences the producer of an open transaction before it aborts it; without it, the abort has the "
+        "producer's epoch, and the repetition of the request fences",
+        "`do_init_tm_tx` in cluster/tx_gateway_frontend.cc",
+    )
+    knows_producer_fenced: bool = _not_in_redpanda(
+        "a fenced producer gets 90 in requests whose version has it, else 47", "`map_tx_errc` in kafka/server/errors.h"
+    )
+    stores_start_time: bool = _not_in_redpanda(
+        "DescribeTransactions says when the transaction began, else when it changed last",
+        "kafka/server/handlers/describe_transactions.cc",
     )
 
     # --- groups ----------------------------------------------------------------------------------------------------

@@ -211,3 +211,19 @@ def test_22704_keeps_only_two_phase_commit(pr_22704: World) -> None:
     pr_22704.open(7, enable_2pc=False)
     assert pr_22704.init().error == Code.CONCURRENT_TRANSACTIONS
     assert pr_22704.wire.wait_until_settled("x").state == "CompleteAbort"
+
+
+# --- Redpanda ---------------------------------------------------------------------------------------------------------
+
+
+def test_redpanda_fences_a_producer_after_its_transaction_is_aborted() -> None:
+    for _, _, wire in running(Profile.REDPANDA):
+        older = wire.init_ok("x", version=3)
+        assert wire.describe("x").started, "it says when the id has changed"
+        assert wire.add("x", older, ("t", 0)) == [Code.NONE]
+        assert wire.init("x", version=3).error == Code.CONCURRENT_TRANSACTIONS
+        aborted = wire.wait_until_settled("x")
+        assert (aborted.state, aborted.identity) == ("CompleteAbort", older)
+        assert wire.init_ok("x", version=3) == older.bumped()
+        assert wire.end("x", older, commit=True, version=3).error == Code.INVALID_PRODUCER_EPOCH
+        assert wire.add("x", older, ("t", 0)) == [Code.INVALID_PRODUCER_EPOCH]

@@ -75,6 +75,8 @@ class Api:
 
     def max_version_for(self, config: BrokerConfig) -> int:
         """Return the newest version that a broker with `config` serves."""
+        if config.profile is Profile.REDPANDA:
+            return _IN_REDPANDA.get(self.key, -1)
         stable = self.newest.get(config.profile, self.max_version)
         return self.newest_unstable.get(config.profile, stable) if config.unstable_api_versions_enable else stable
 
@@ -96,6 +98,13 @@ PRODUCE: Final = 0
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
+
+_IN_REDPANDA: Final[Mapping[int, int]] = {
+    **{0: 7, 1: 11, 2: 4, 3: 8, 8: 8, 9: 7, 10: 3, 11: 6, 12: 4, 13: 4, 14: 4, 15: 5, 16: 4, 17: 1, 18: 3},
+    **{19: 6, 20: 5, 21: 2, 22: 3, 23: 4, 24: 3, 25: 1, 26: 3, 28: 3, 29: 2, 30: 2, 31: 2, 32: 4, 33: 2, 35: 2},
+    **{36: 2, 37: 3, 42: 2, 44: 1, 45: 0, 46: 0, 47: 0, 48: 1, 49: 1, 61: 0, 65: 0, 66: 0},
+}
+"""The newest version of each API that Redpanda serves, by key (kafka/server/handlers/*.h)."""
 
 _NOT_IN_3_9: Final[Mapping[Profile, int]] = {Profile.KAFKA_3_9: -1}
 """No version: the API is not in the ApiVersions response either."""

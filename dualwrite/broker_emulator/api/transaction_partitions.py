@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
-from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
+from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.messages.call import CloseConnectionError
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, all_done, mapped
@@ -54,7 +54,7 @@ async def handle_add_partitions_to_txn(call: NodeCall) -> Any:
         transaction_version=0,
     )
     if isinstance(errors, ErrorCode):
-        errors = producer_fenced_below(2, call.version, errors)
+        errors = call.fenced_since(2, errors)
     return _single(call, await _topic_results(call, request.v3_and_below_topics, errors))
 
 
@@ -220,7 +220,7 @@ async def handle_add_offsets_to_txn(call: NodeCall) -> Any:
         [TopicPartition(OFFSETS_TOPIC, call.cluster.group_partition(request.group_id))],
         transaction_version=0,
     )
-    return refuse_add_offsets_to_txn(call, producer_fenced_below(2, call.version, error))
+    return refuse_add_offsets_to_txn(call, call.fenced_since(2, error))
 
 
 def refuse_add_offsets_to_txn(call: NodeCall, error: ErrorCode) -> Any:

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import named_partitions, topics_response
-from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError, producer_fenced_below
+from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError
 from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import mapped, mapped_rows, selected
@@ -50,7 +50,7 @@ async def handle_init_producer_id(call: NodeCall) -> Any:
         keep_prepared=getattr(request, "keep_prepared_txn", False),
     )
     if result.error is not NO_ERROR:
-        return refuse_init_producer_id(call, producer_fenced_below(4, call.version, result.error))
+        return refuse_init_producer_id(call, call.fenced_since(4, result.error))
     return call.new.response(
         error_code=NO_ERROR,
         producer_id=result.producer_id,
@@ -99,7 +99,7 @@ async def handle_end_txn(call: NodeCall) -> Any:
         transaction_version=2 if call.version >= 5 else 0,
     )
     if result.error is not NO_ERROR:
-        return refuse_end_txn(call, producer_fenced_below(2, call.version, result.error))
+        return refuse_end_txn(call, call.fenced_since(2, result.error))
     return call.new.response(
         error_code=NO_ERROR,
         producer_id=result.producer_id,

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS
 from dualwrite.broker_emulator.configs.resource_settings import TOPIC_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, OneOf, Rule, Setting, by_name
-from dualwrite.broker_emulator.profiles import Profile
+from dualwrite.broker_emulator.profiles import NAMES
 
 _MAX_LONG = "9223372036854775807"
 
@@ -67,7 +67,7 @@ TOPIC_SETTINGS_HERE: Final = _with_differences(TOPIC_SETTINGS)
 
 OWN_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     (
-        Setting("profile", ConfigType.STRING, "kip-939", OneOf(tuple(map(str, Profile)))),
+        Setting("profile", ConfigType.STRING, "kip-939", OneOf(NAMES)),
         Setting("transaction.version", ConfigType.INT, "2", Between(0, 2)),
         Setting("group.version", ConfigType.INT, "1", Between(0, 1)),
         Setting("share.version", ConfigType.INT, "1", Between(0, 1)),

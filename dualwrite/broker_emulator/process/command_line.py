@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.config import BrokerConfig, read_properties
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.process.tuning import settle_memory, take_all_descriptors
-from dualwrite.broker_emulator.profiles import NEWEST_RELEASE, Profile
+from dualwrite.broker_emulator.profiles import NAMES, NEWEST_RELEASE
 from dualwrite.broker_emulator.security.listener import UNROUTABLE
 from dualwrite.broker_emulator.topics.topics import why_not_a_topic_name
 
@@ -243,9 +243,9 @@ def _properties(options: Mapping[str, Any]) -> dict[str, str]:
 @click.option("--nodes", type=_at_least(1), default=1, show_default=True, metavar="N", help="Number of brokers.")
 @click.option(
     "--profile",
-    type=click.Choice([str(profile) for profile in Profile]),
+    type=click.Choice(NAMES),
     metavar="NAME",
-    help=f"Behaviour to imitate: {', '.join(Profile)}. [default: that of --config profile=..., else {NEWEST_RELEASE}]",
+    help=f"Behaviour to imitate: {', '.join(NAMES)}. [default: that of --config profile=..., else {NEWEST_RELEASE}]",
 )
 @click.option(
     "--control",

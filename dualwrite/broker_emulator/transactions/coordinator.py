@@ -163,7 +163,10 @@ def decide_init_producer_id(
         return _initialise(metadata, request, rules, new_producer_id, now_ms)
     if request.keep_prepared and (metadata.is_two_phase_commit or not rules.keep_prepared_needs_2pc):
         return _keep(metadata, request, rules, new_producer_id, now_ms)
-    abort = _server_abort(metadata, rules, new_producer_id, now_ms)
+    if rules.init_fences_before_it_aborts:
+        abort = _server_abort(metadata, rules, new_producer_id, now_ms)
+    else:
+        abort = transitions.ended(metadata, commit=False, now_ms=now_ms)
     return CoordinatorDecision(InitProducerIdResult(ErrorCode.concurrent_transactions), abort)
 
 

@@ -50,7 +50,9 @@ class ListTransactionsResult(NamedTuple):
     transactions: tuple[TransactionListing, ...] = ()
 
 
-def describe(transactional_id: str, metadata: TransactionMetadata | None) -> TransactionDescription:
+def describe(
+    transactional_id: str, metadata: TransactionMetadata | None, *, stores_start_time: bool
+) -> TransactionDescription:
     """Return the description of one id; TRANSACTIONAL_ID_NOT_FOUND if it does not exist or is being removed."""
     if metadata is None or is_dead(metadata):
         return TransactionDescription(ErrorCode.transactional_id_not_found, transactional_id)
@@ -59,7 +61,7 @@ def describe(transactional_id: str, metadata: TransactionMetadata | None) -> Tra
         transactional_id,
         metadata.state.label,
         metadata.timeout_ms,
-        metadata.start_timestamp_ms,
+        metadata.start_timestamp_ms if stores_start_time else metadata.last_update_timestamp_ms,
         metadata.producer_id,
         metadata.producer_epoch,
         tuple(sorted(metadata.topic_partitions)),

@@ -151,6 +151,10 @@ class CoordinatorRules:
     """Whether adding partitions checks for a pending transition before it checks the producer (KAFKA-18660)."""
     init_forgets_start_time: bool = True
     """Whether InitProducerId forgets when the id's last transaction began (observed: 4.4.0, but not 3.9.2)."""
+    init_fences_before_it_aborts: bool = True
+    """Whether InitProducerId over an open transaction raises the epoch before the abort, not only when repeated."""
+    stores_start_time: bool = True
+    """Whether the start of a transaction is known, not only its last change."""
     logs_next_epoch: bool = True
     """Whether `__transaction_state` stores the pair of a recovering client (KIP-939)."""
     logs_last_epoch: bool = True
@@ -189,6 +193,8 @@ class CoordinatorRules:
             late_commit_error=_LATE_COMMIT_ERRORS[profile.late_commit],
             pending_checked_before_identity=profile.pending_checked_before_identity,
             init_forgets_start_time=profile.init_forgets_start_time,
+            init_fences_before_it_aborts=profile.init_fences_before_it_aborts,
+            stores_start_time=profile.stores_start_time,
             logs_next_epoch=profile.logs_next_epoch,
             logs_last_epoch=profile.logs_last_epoch,
             unwritable_record_wedges=profile.unwritable_record_wedges,

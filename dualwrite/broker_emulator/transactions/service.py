@@ -322,7 +322,7 @@ class TransactionCoordinator:
         run = owned.marker_runs.get(transactional_id)
         if metadata is not None and run is not None:
             metadata = transitions.acknowledged(metadata, run.acknowledged)
-        return inspection.describe(transactional_id, metadata)
+        return inspection.describe(transactional_id, metadata, stores_start_time=self._rules.stores_start_time)
 
     def list(
         self,

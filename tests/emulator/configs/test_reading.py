@@ -67,6 +67,7 @@ def test_a_stock_kafka_file_starts_an_emulator(tmp_path: Path, caplog: pytest.Lo
         ({"log.flush.scheduler.interval.ms": "50"}, "log_flush_interval_ms", 50),
         ({"broker.id": "3"}, "node_id", 3),
         ({"profile": "kafka-3.9"}, "profile", Profile.KAFKA_3_9),
+        ({"profile": "automq"}, "profile", Profile.KAFKA_3_9),
         ({"fsync": "always"}, "fsync", Fsync.ALWAYS),
         ({"log.cleaner.min.cleanable.ratio": "1"}, "log_cleaner_min_cleanable_ratio", 1.0),
         ({"transaction.two.phase.commit.enable": "False"}, "transaction_two_phase_commit_enable", False),
