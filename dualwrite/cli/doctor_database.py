@@ -38,14 +38,15 @@ def database_checks(engine: sa.Engine, *, max_stored_age_s: float = 60.0) -> lis
     Raises the database's error if it cannot be reached.
     """
     with engine.connect() as connection:
-        checks = [_version(connection), *_safety(connection), *_isolation(connection)]
+        checks = [Check(_WHERE, "dialect", version_of(connection)), *_safety(connection), *_isolation(connection)]
         checks += [*_table(connection), _leases(connection), *_outboxes(connection, max_stored_age_s)]
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
 
 
-def _version(connection: sa.Connection) -> Check:
+def version_of(connection: sa.Connection) -> str:
+    """Return the database's dialect and version, and the driver."""
     version = ".".join(map(str, connection.dialect.server_version_info or ()))
-    return Check(_WHERE, "dialect", f"{connection.dialect.name} {version}, driver {connection.dialect.driver}")
+    return f"{connection.dialect.name} {version}, driver {connection.dialect.driver}"
 
 
 def _safety(connection: sa.Connection) -> list[Check]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import sqlalchemy as sa
 
 from dualwrite.cli.connection import (
     KafkaAccess,
@@ -19,12 +20,14 @@ from dualwrite.cli.connection import (
     kafka_options,
     schema_option,
 )
+from dualwrite.cli.doctor_database import version_of
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Command
 from dualwrite.cli.numbers import number_option
 from dualwrite.cli.output import ask, counted, print_json
 from dualwrite.cli.verify_kafka import RETENTION_MS, CannotRunError
+from dualwrite.cli.verify_report import Servers, report_of
 from dualwrite.cli.verify_run import Plan, Run, Verified, prefix_of
 from dualwrite.guarantee import Tier
 from dualwrite.verify.lines import to_lines
@@ -67,6 +70,11 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep the history in this file; by default, only a history with findings is kept.",
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a report to send in: versions and results, without names and addresses.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context
@@ -86,6 +94,7 @@ def command(
     settle: float,
     keep: bool,
     history: Path | None,
+    report: Path | None,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -99,8 +108,8 @@ def command(
     if not hasattr(signal, "SIGSTOP"):
         raise CannotRunError("this operating system cannot freeze processes; run it on Linux or macOS, on any machine")
     run = uuid.uuid4().hex[:8]
-    tier = _tier(access, prefix_of(run))
     with database(database_url) as engine:
+        servers = _servers(access, engine, prefix_of(run))
         plan = Plan(
             run=run,
             topic=f"dualwrite-verify-{run}" if topic is None else topic,
@@ -112,7 +121,7 @@ def command(
             replication_factor=-1 if replication_factor is None else replication_factor,
             settle_s=settle,
             keep=keep,
-            is_ordered=tier is Tier.KEEP_PREPARED,
+            is_ordered=servers.tier is Tier.KEEP_PREPARED,
             schema=schema,
         )
         _ask(plan, yes=yes)
@@ -120,6 +129,8 @@ def command(
             made = Run(plan, engine, database_url, access.settings, access.timeout_ms)
             verified = made.verify(Path(directory), _say(as_json=as_json))
     kept = _keep_history(verified, history, run)
+    if report is not None:
+        report.write_text(report_of(servers, plan, verified), encoding="utf-8")
     if as_json:
         print_json(_document(plan, verified, kept))
     else:
@@ -129,13 +140,15 @@ def command(
     ctx.exit(0 if verified.is_clean else LEFT)
 
 
-def _tier(access: KafkaAccess, prefix: str) -> Tier:
-    """Return the tier of these ids, as rights are given by id."""
+def _servers(access: KafkaAccess, engine: sa.Engine, prefix: str) -> Servers:
+    """Describe the servers; the tier is that of these ids, as rights are given by id."""
     with access.admin() as admin:
-        _, tier = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(f"{prefix}-0"))
+        features, commits = admin.describe_features(), admin.describe_two_phase_commit(f"{prefix}-0")
+    _, tier = cluster_checks(features, commits)
     if tier is None:
         raise CannotRunError("some brokers are too old for dual writes; `dualwrite doctor` says which")
-    return tier
+    with engine.connect() as connection:
+        return Servers(features, commits, tier, version_of(connection))
 
 
 def _say(*, as_json: bool) -> Callable[[str], None]:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient
 
-from dualwrite.broker_emulator import Emulator, Error, Fault
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile
 from dualwrite.testing.postgres import PostgresServer
 from dualwrite.verify.anomalies import Anomaly
 from dualwrite.verify.checker import check
@@ -88,20 +88,32 @@ def rows(url: sa.URL, table: str) -> int:
 # ---- runs ---------------------------------------------------------------------------------------------------
 
 
-def test_both_sides_agree_and_nothing_is_left(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
-    done = run(emulator, url, tmp_path)
-    assert done.code == 0, done
-    found = done.document
+@pytest.mark.parametrize(
+    ("profile", "tier", "missing"), [(Profile.KIP_939, 1, "none"), (Profile.REDPANDA, 4, "WriteTxnMarkers")]
+)
+def test_both_sides_agree_and_nothing_is_left(
+    profile: Profile, tier: int, missing: str, url: sa.URL, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.md"
+    with Emulator(config=BrokerConfig(profile=profile)) as emulator:
+        done = run(emulator, url, tmp_path, "--report", report)
+        assert done.code == 0, done
+        found = done.document
+        assert found["topic"] not in topics(emulator)
     assert (found["clean"], found["findings"], found["unsettled"], found["left"]) == (True, [], [], [])
     assert found["committed"] > 0
     assert found["read"] == found["records"] > 0
     assert sum(found["deeds"].values()) > 0
     assert found["table"] not in tables(url)
     assert (rows(url, "kafka_transaction_state"), rows(url, "kafka_transaction_lease")) == (0, 0)
-    assert found["topic"] not in topics(emulator)
     assert checked(tmp_path).is_clean
     page = (ROOT / "docs" / "cli.md").read_text().partition("## dualwrite verify")[2]
     assert set(found) <= set(re.findall(r"`(\w+)`", page))
+    text = report.read_text()
+    parts = (f"| tier | {tier} (", "| anomalies | none |", "## 1 of 1 brokers", f"* APIs that are missing: {missing}\n")
+    assert [part for part in parts if part not in text] == []
+    names = [*emulator.bootstrap_servers.split(":"), found["run"], str(url.database)]
+    assert [name for name in names if name in text] == []
 
 
 def test_kept_tables_and_topics_are_named(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
