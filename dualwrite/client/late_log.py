@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+
+from dualwrite.guarded import pass_on_signal
 
 
 class LateLog:
@@ -35,4 +38,9 @@ class LateLog:
                 log = self._noted.popleft()
             except IndexError:  # another thread logs it
                 return
-            log()
+            try:
+                log()
+            except Exception as error:  # of a handler, which must not fail the caller
+                pass_on_signal(error)
+                if logging.raiseExceptions:
+                    traceback.print_exc()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from dualwrite.client.kafka_python import WholeRecordsBuilder
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records import accumulator as accumulator_module
-from dualwrite.client.records import batches
+from dualwrite.client.records import batches, partition_queue
 from dualwrite.client.records.accumulator import MAX_SEQUENCE, Accumulator
 from dualwrite.client.records.batches import (
     HEADER_BYTES,
@@ -28,6 +29,7 @@ from dualwrite.client.records.delivery import DeliveryCallbacks, metadata_of, st
 from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.value_batch import records_factory
 from dualwrite.errors import DeliveryError, FatalError
+from tests.support.strikes import Strike, StruckExit, explained
 
 LOST = DeliveryError("lost")
 
@@ -140,18 +142,33 @@ def test_a_batch_that_cannot_be_built_fails_with_the_producer(monkeypatch: pytes
     assert acc.incomplete == 0
 
 
-def test_a_batch_that_was_being_taken_to_be_sent_fails_once() -> None:
-    class Struck(deque[Batch]):
-        def popleft(self) -> Batch:
-            raise KeyboardInterrupt
-
-    acc = accumulator()
-    (batch,) = fill(acc, 1)
-    batch.queue.closed = Struck(batch.queue.closed)
-    with pytest.raises(KeyboardInterrupt):
-        drain(acc)
-    acc.drop_all(LOST)
-    assert (batch.error, acc.incomplete, acc.buffer_used, acc.metrics.failed_records) == (LOST, 0, 0, 1)
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda acc, _: drain(acc, 500),
+        lambda acc, sent: acc.delivered(sent, 0, -1),
+        lambda acc, sent: acc.failed(sent, LOST),
+        lambda acc, sent: acc.send_again(sent, 0, None),
+        lambda acc, sent: acc.split(sent),
+        lambda acc, _: acc.expire(5000, lambda _: "away"),
+    ],
+    ids=["drain", "delivered", "failed", "send again", "split", "expire"],
+)
+def test_an_exception_of_a_signal_leaves_no_batch_without_outcome(act: Callable[[Accumulator, Batch], object]) -> None:
+    place, was_struck = 0, True
+    while was_struck:
+        place += 1
+        acc = accumulator(batch_size=1000)
+        batches = [large(acc, 4), *fill(acc, 1, now_ms=100), *fill(acc, 1, partition=1)]
+        drain(acc, pair=(1, 0))
+        with Strike(place, StruckExit, (accumulator_module.__file__, partition_queue.__file__)) as struck:
+            with suppress(StruckExit):
+                act(acc, batches[0])
+        was_struck = bool(struck.where)
+        acc.drop_all(LOST)
+        with explained(struck.where):
+            assert [batch.done for batch in batches] == [True] * 3
+            assert (acc.incomplete, acc.buffer_used, acc.incomplete_batches(), drain(acc, 9000)) == (0, 0, [], [])
 
 
 def test_a_callback_whose_registration_was_interrupted_keeps_none_from_being_called(

@@ -1,8 +1,11 @@
 """Collect records into batches, one queue per partition, and give batches out in an order that brokers accept.
 
-No I/O and no clock. Within a partition, sequences must arrive without a gap (KIP-98). A batch that has to be sent again
-therefore goes before all later ones, and alone: until it is acknowledged, nothing else of its partition is sent. So do
-the parts of a batch that was too large for its topic; together they have the sequences of the whole.
+No I/O and no clock. A batch has its outcome, or its next place, before it leaves a place, so that an exception between
+two changes loses none: `mend` finishes them.
+
+Within a partition, sequences must arrive without a gap (KIP-98). A batch that has to be sent again therefore goes
+before all later ones, and alone: until it is acknowledged, nothing else of its partition is sent. So do the parts of a
+batch that was too large for its topic; together they have the sequences of the whole.
 
 When the epoch is raised, a batch that was sent before keeps its own, because a broker recognises only the same bytes,
 and later ones wait for it. It gets the new epoch once the broker has refused it for lack of one that was given up in
@@ -12,23 +15,19 @@ the same partition. If none was, the broker has lost a batch, and the refused on
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
-from collections.abc import Callable, Iterable
-from operator import attrgetter
+from collections.abc import Callable
 from typing import Final
 
 from dualwrite.client.metrics import Metrics
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.batches import HEADER, BatchRecords, Header, restamp, stamp_and_build
 from dualwrite.client.records.compression import Codec
-from dualwrite.client.records.partition_queue import NUMBERS_OF_A_BATCH, Batch, PartitionQueue
+from dualwrite.client.records.partition_queue import BY_NUMBER, NUMBERS_OF_A_BATCH, Batch, PartitionQueue
 from dualwrite.client.records.splitting import halves_of
 from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
 
 MAX_SEQUENCE: Final = 2**31 - 1
 _OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
-
-_BY_NUMBER: Final = attrgetter("number")
 
 
 class Accumulator:
@@ -167,15 +166,10 @@ class Accumulator:
     def mend(self) -> None:
         """Make everything follow from the queues again, after an exception between two changes.
 
-        The open batches are closed: one of them may have a record more than it counts, until it is built. A batch that
-        still waits is not in flight.
+        The open batches are closed: one of them may have a record more than it counts, until it is built.
         """
         for queue in [queue for queues in self._queues.values() for queue in queues.values()]:
-            for batch in queue.waiting():
-                _remove(batch, (queue.in_flight,))
-            if queue.open is not None and queue.open not in queue.closed:
-                queue.closed.append(queue.open)
-            queue.open = None
+            queue.mend()
             self.active[queue] = None
             self._deactivate_if_empty(queue)
         self._open.clear()
@@ -319,13 +313,13 @@ class Accumulator:
 
     def delivered(self, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
         """Finish a batch that the broker stored. Offset -1: a duplicate, and the broker does not know where it is."""
-        self._land(batch)
         batch.queue.backoff.succeeded()
         batch.queue.acknowledged_id = batch.producer_id
         batch.settle_doubt()
         batch.base_offset = base_offset
         batch.log_append_time_ms = log_append_time_ms
         self._end(batch, None)
+        batch.queue.in_flight.remove(batch)
 
     def failed(self, batch: Batch, error: KafkaError) -> None:
         """Finish a batch with `error`; it is not sent again.
@@ -333,8 +327,8 @@ class Accumulator:
         If a request with the whole of it may have been stored, the later parts fail too: under a new epoch the broker
         would not recognise them, and store them twice.
         """
-        self._land(batch)
         self._end(batch, error)
+        batch.queue.in_flight.remove(batch)
         doubtful = batch.doubtful if self._idempotent else None
         if doubtful is not None:
             for part in [waiting for waiting in batch.queue.retries if doubtful.contains(waiting)]:
@@ -371,29 +365,26 @@ class Accumulator:
             part.reserved_bytes = batch.reserved_bytes * count // batch.record_count
             parts.append(part)
             first_index += count
-        place.remove(batch)
-        for part in parts:
-            insort(queue.retries, part, key=_BY_NUMBER)
         parts[0].reserved_bytes += batch.reserved_bytes - sum(part.reserved_bytes for part in parts)
+        batch.split_into(parts)
+        for part in parts:
+            insort(queue.retries, part, key=BY_NUMBER)
+        place.remove(batch)
         self.incomplete += len(parts) - 1
         self.active[queue] = None
-        batch.split_into(parts)
 
     def send_again(self, batch: Batch, now_ms: float, error_code: int | None) -> None:
         """Queue a batch again, after a back-off: the same bytes, unless an earlier one that was given up is missing."""
-        self._land(batch)
         self.metrics.resent_records += batch.record_count
         if error_code != _OUT_OF_ORDER_SEQUENCE_NUMBER:
             batch.may_be_stored = True
         elif not batch.queue.has_unresolved_before(batch):
             batch.producer_epoch = -1
         queue = batch.queue
-        insort(queue.retries, batch, key=_BY_NUMBER)
+        insort(queue.retries, batch, key=BY_NUMBER)
+        queue.in_flight.remove(batch)
         queue.muted_until_ms = max(queue.muted_until_ms, now_ms + queue.backoff.failed(error_code))
         self.active[queue] = None
-
-    def _land(self, batch: Batch) -> None:
-        batch.queue.in_flight.remove(batch)
 
     def _end(self, batch: Batch, error: KafkaError | None) -> None:
         self._used -= batch.reserved_bytes
@@ -442,16 +433,10 @@ class Accumulator:
 
     def _discard(self, batch: Batch, error: KafkaError) -> None:
         queue = batch.queue
+        self._end(batch, error)
         if batch is queue.open:
             queue.open = None
             self._open.pop(queue, None)
         else:
-            _remove(batch, (queue.closed, queue.retries))
+            (queue.retries if batch in queue.retries else queue.closed).remove(batch)
         self._deactivate_if_empty(queue)
-        self._end(batch, error)
-
-
-def _remove(batch: Batch, places: Iterable[deque[Batch] | list[Batch]]) -> None:
-    for place in places:
-        if batch in place:
-            place.remove(batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -17,6 +17,7 @@ NUMBERS_OF_A_BATCH: Final = 2**31
 
 _UNLIMITED: Final = 2**31
 _BY_FIRST_INDEX: Final = attrgetter("first_index")
+BY_NUMBER: Final = attrgetter("number")
 
 
 class Part(NamedTuple):
@@ -83,26 +84,29 @@ class Batch:
         self.whole: Batch | None = None
         self.first_index = 0
         """Index of the first record in `whole`."""
-        self._listeners: list[Callable[[], None]] | None = None
+        self._listeners: deque[Callable[[], None]] | None = None
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the outcome of this batch is known; immediately if it already is."""
         if self.done:
             listener()
         elif self._listeners is None:
-            self._listeners = [listener]
+            self._listeners = deque((listener,))
         else:
             self._listeners.append(listener)
 
     def end(self, error: KafkaError | None) -> None:
-        """Set the outcome of this batch and notify its listeners; `error` is None if the batch was stored."""
-        self.done = True
-        self.error = error
+        """Set the outcome of this batch and notify its listeners; `error` is None if the batch was stored.
+
+        Harmless when repeated, after an exception: the first outcome stays.
+        """
+        if not self.done:
+            self.error = error
+            self.done = True
         self.data = _NOT_BUILT
         self.records, self.append = _NO_RECORDS, _NO_RECORDS.append  # futures may keep this batch for long
-        listeners, self._listeners = self._listeners, None
-        for listener in listeners or ():
-            listener()
+        while self._listeners:
+            self._listeners.popleft()()
         if self.whole is not None and all(part.done for part in self.whole.parts):
             self.whole.end(None)
 
@@ -203,6 +207,22 @@ class PartitionQueue:
         """Return all batches that are not in flight, oldest first."""
         return [*self.retries, *self.closed, *([self.open] if self.open is not None else [])]
 
+    def mend(self) -> None:
+        """Finish changes that an exception has interrupted, and close the open batch.
+
+        A batch with an outcome is in no place, one with parts has them in its place, and one that waits is not in
+        flight.
+        """
+        found = [*self.waiting(), *self.in_flight]
+        for batch in found:
+            if batch.done:
+                batch.end(batch.error)
+        parts = [part for batch in found for part in batch.parts]
+        opened = [] if self.open is None else [self.open]
+        self.retries = sorted(_unsettled([*self.retries, *parts]), key=BY_NUMBER)
+        self.closed, self.open = deque(_unsettled([*self.closed, *opened])), None
+        self.in_flight = [batch for batch in _unsettled(self.in_flight) if batch not in self.waiting()]
+
     def begin_sequence(self, producer_id: int, producer_epoch: int) -> None:
         """Begin a new sequence, without a gap."""
         self.producer_id, self.producer_epoch, self.next_sequence = producer_id, producer_epoch, 0
@@ -218,3 +238,8 @@ class PartitionQueue:
         if len(self.in_flight) == 1 and not self.retries:
             return self.in_flight[0].number < batch.number
         return any(other.number < batch.number for other in (*self.in_flight, *self.retries))
+
+
+def _unsettled(batches: Iterable[Batch]) -> list[Batch]:
+    """Return the batches that have no outcome and no parts, each once."""
+    return [batch for batch in dict.fromkeys(batches) if not (batch.done or batch.parts)]
