@@ -16,9 +16,8 @@ from dualwrite.broker_emulator import DropRequest, Emulator, Fault
 from dualwrite.errors import AnotherClusterError, IllegalStateError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core import blocking, waiting
 from dualwrite.recipes.core.proof import forgotten_text, is_forgotten, is_settled, manifest_of
-from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.recovery.forgetting import Forgotten, forget_cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow, note
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, kafka_transaction_state
@@ -325,7 +324,7 @@ def test_a_pool_that_took_a_refused_id_over_waits_before_the_next_attempt(
     store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each attempt raises the id's epoch, and is logged; only a person can help."""
-    monkeypatch.setattr(maintenance, "_SECONDS_AFTER_ANOTHER_CLUSTER", 3600.0)
+    monkeypatch.setitem(waiting._PAUSES_S, AnotherClusterError, 3600.0)
     with gone(Tier.STORED_PAIR, store) as (_, another, _):
         with store.aside.begin() as connection:
             connection.execute(sa.text("UPDATE kafka_transaction_state SET transactional_id = 'pooled-0'"))

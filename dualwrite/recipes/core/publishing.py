@@ -44,12 +44,9 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import DatabaseTransaction, Diversion
 from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, Waiting
+from dualwrite.recipes.core.waiting import pause_after
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
-
-_SECONDS_AFTER_REFUSAL: Final = 60.0
-"""How long after Kafka has refused owed records a block tries to publish them again: only a person can help."""
-
 
 _SECONDS_TO_ASK_AGAIN: Final = 5.0
 """How long after blocks were asked to wait for the end of a diversion they are asked again."""
@@ -468,7 +465,7 @@ class Publishing:
             if refused is None:
                 raise
             if isinstance(refused, OwedRecordsRefusedError):
-                self._not_before_s = self._clock_s() + _SECONDS_AFTER_REFUSAL
+                self._not_before_s = self._clock_s() + pause_after(refused)
             raise refused from error
         is_kept = self._blocks.keeps_batch(write)
         self.is_unsettled |= is_kept  # however its commit ends: the row then names this batch or the one before

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from dualwrite.errors import AnotherClusterError, NotProvenError, RecordsRefusedError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import IoThreadWatch, KafkaWatch, TaskWatch
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant, KafkaParticipant
@@ -24,6 +25,21 @@ AnyContext = AbstractContextManager[ResultT] | AbstractAsyncContextManager[Resul
 def backoff_s(failures: int) -> float:
     """Return how long to wait before the next attempt: twice as long after each failure, up to 1.6 s."""
     return 0.05 * 2.0 ** min(failures, 5)
+
+
+_PAUSES_S: Final[dict[type[Exception], float]] = {
+    AnotherClusterError: 5.0,
+    NotProvenError: 60.0,
+    RecordsRefusedError: 60.0,
+}
+"""How long to wait after an error that each attempt meets, and takes the id over, until a person removes the cause."""
+
+NEED_A_PERSON: Final = tuple(_PAUSES_S)
+
+
+def pause_after(error: BaseException, failures: int = 0) -> float:
+    """Return how long to wait after an error, the last one of a number of failures."""
+    return next((pause for kind, pause in _PAUSES_S.items() if isinstance(error, kind)), backoff_s(failures))
 
 
 async def settled(value: Any) -> Any:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
-from dualwrite.errors import AnotherClusterError, DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
+from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import SETTLE_MS, DualWriteCoordinator
@@ -22,7 +22,7 @@ from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transac
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import telemetry_of
-from dualwrite.recipes.core.waiting import backoff_s
+from dualwrite.recipes.core.waiting import NEED_A_PERSON, backoff_s, pause_after
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator
@@ -30,13 +30,6 @@ from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
 from dualwrite.recipes.pool.status import Counts, described, log_failure
 
 _log = logging.getLogger(__name__)
-
-_NEED_A_PERSON: Final = (AnotherClusterError, RecordsRefusedError)
-"""The errors that a slot meets at each attempt, which takes its id over, until a person has removed the cause."""
-
-_SECONDS_AFTER_REFUSAL: Final = 60.0
-_SECONDS_AFTER_ANOTHER_CLUSTER: Final = 5.0
-"""How long after such an error to try again."""
 
 _SECONDS_TO_STOP: Final = 5.0
 
@@ -376,11 +369,9 @@ class PoolMaintenance:
         except LeaseLostError:
             self.note_lost(slot)  # the owner of the lease resolves it
         except BaseException as error:
-            is_refused = isinstance(error, _NEED_A_PERSON)
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
-                pause_s = _pause_s(error) if is_refused else backoff_s(slot.failures)
-                slot.not_before_s = time.monotonic() + pause_s
+                slot.not_before_s = time.monotonic() + pause_after(error, slot.failures)
                 self._registry.put_aside(slot)
                 raise
             # No caller waits for this error, and the outcome of a superseded lost commit stays unknown.
@@ -495,8 +486,8 @@ class PoolMaintenance:
         except LeaseLostError as error:  # the process that has claimed it later recovers it
             _log.warning("pool %s: %s", self._prefix, error)
             return []
-        except _NEED_A_PERSON as error:
-            self._dead_refused[lease.slot] = coordinator.refused, time.monotonic() + _pause_s(error)
+        except NEED_A_PERSON as error:
+            self._dead_refused[lease.slot] = coordinator.refused, time.monotonic() + pause_after(error)
             raise
         finally:
             try:
@@ -539,8 +530,3 @@ class PoolMaintenance:
             )
             await self._end_lease(slot.number, clean=False)
         self._left_in_hand = True
-
-
-def _pause_s(error: BaseException) -> float:
-    """Return how long to wait after an error of `_NEED_A_PERSON`."""
-    return _SECONDS_AFTER_ANOTHER_CLUSTER if isinstance(error, AnotherClusterError) else _SECONDS_AFTER_REFUSAL

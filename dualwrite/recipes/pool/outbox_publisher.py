@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dualwrite.delivery import Outbox
-from dualwrite.errors import FencedError, IllegalStateError, NotProvenError, RecordsRefusedError
+from dualwrite.errors import FencedError, IllegalStateError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.availability import Availability
@@ -26,7 +26,7 @@ from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import HeldLease, Leases
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.telemetry import telemetry_of
-from dualwrite.recipes.core.waiting import backoff_s
+from dualwrite.recipes.core.waiting import NEED_A_PERSON, pause_after
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
 from dualwrite.recipes.pool.runtime import Background, Runtime
@@ -38,12 +38,6 @@ _SLOT: Final = 0
 
 _MOMENT_S: Final = 0.02
 """How often `recover` looks whether a round is over."""
-
-_SECONDS_AFTER_REFUSAL: Final = 60.0
-"""How long after Kafka has refused a block for good to try again: only a person can change the refusal.
-
-The same where nothing proves how the last batch has ended, unless another process may read more.
-"""
 
 _IDLE_S_TO_SETTLE: Final = 1.0
 """How long after the last batch to settle its row, which costs a commit."""
@@ -214,19 +208,19 @@ class OutboxPublisher:
         if unresolved is not None:
             self._failed(unresolved)
         try:
-            pause_s = await self._publish_if_leading()
-        except (NotProvenError, RecordsRefusedError) as error:  # each is logged once
-            self._refused_until_s = time.monotonic() + _SECONDS_AFTER_REFUSAL
-            if isinstance(error, NotProvenError) and not isinstance(self.last_error, NotProvenError):
+            wait_s = await self._publish_if_leading()
+        except NEED_A_PERSON as error:  # each is logged once, RecordsRefusedError by its coordinator
+            self._refused_until_s = time.monotonic() + pause_after(error)
+            if not isinstance(error, RecordsRefusedError) and type(error) is not type(self.last_error):
                 _log.error("%s", error)
             if self._coordinator is not None:
                 self.refused = self._coordinator.refused
             self.last_error = error
-            pause_s = self._idle_s
+            wait_s = self._idle_s
         except Exception as error:
             self._failed(error)
             self._failures += 1
-            pause_s = backoff_s(self._failures)
+            wait_s = pause_after(error, self._failures)
             await self._leave_to_others_in_time()
             await self._look_at_backlog()
         else:
@@ -235,7 +229,7 @@ class OutboxPublisher:
                 self._failing_since_s = None
                 if unresolved is None and not self._waits_after_refusal:
                     self.last_error = None
-        return pause_s
+        return wait_s
 
     @property
     def _idle_s(self) -> float:

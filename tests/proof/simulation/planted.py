@@ -58,9 +58,6 @@ MISTAKES: Final = {
         ],
     ),
     "no earlier owner is fenced": Mistake([Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
-    "the lease is not looked at after a take-over": Mistake(
-        [Edit(f"{_CORE}.steps", "if not owned.is_lease_known:", "if False:")]
-    ),
     "a batch goes behind a transaction that hangs": Mistake(
         [Edit("dualwrite.client.transactions.earlier", "if self._is_off or is_stored:", "if True:")],
         kind="hanging",
