@@ -214,6 +214,9 @@ def test_what_hangs_beside_a_settled_row(call: Call, sqlite: SqliteDatabase) -> 
         restore(sqlite, (state, ""))
         assert heard.doctor() == {f"hangs: {ID}"}
         assert NONE_SEARCHED in heard.recover().out
+        unknown = heard.recover("--topic", "unknown").out
+        assert "topic 'unknown' was not searched" in unknown
+        assert NONE_SEARCHED not in unknown
         assert heard.recover("--json").document["searched"] == []
         assert call("top", *heard.options).err == f"{NONE_SEARCHED}\n"
 
