@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster
-from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.control.server import ControlServer
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.groups.shard import GroupShard
@@ -24,11 +23,6 @@ def await_in_loop(emulator: Emulator, work: Coroutine[Any, Any, T]) -> T:
     return emulator._await(work)
 
 
-def has_change_under_way(cluster: Cluster) -> bool:
-    """Return whether a change of topics or settings has begun and is not complete."""
-    return cluster.changes._under_way is not None
-
-
 def is_deciding(emulator: Emulator, group_id: str) -> bool:
     """Return, in the emulator's loop, whether a thread decides about a consumer group."""
     for node in emulator.cluster.living_nodes:
@@ -36,12 +30,6 @@ def is_deciding(emulator: Emulator, group_id: str) -> bool:
         if isinstance(shard, GroupShard) and group_id in shard.consumer._turns:
             return True
     return False
-
-
-def waits_for_records(emulator: Emulator) -> bool:
-    """Return, in the emulator's loop, whether a ShareFetch waits at the first node."""
-    (waiting,) = next(iter(emulator.cluster.nodes.values())).share_leader._waiting or (None,)
-    return waiting is not None and not waiting.woken.is_set()
 
 
 def is_completing(emulator: Emulator, transactional_id: str) -> bool:
@@ -54,11 +42,6 @@ def is_completing(emulator: Emulator, transactional_id: str) -> bool:
 def cluster_of(emulator: Emulator) -> Cluster:
     """Return the cluster that the emulator runs."""
     return emulator.cluster
-
-
-def operations_of(emulator: Emulator) -> Operations:
-    """Return the operations that the emulator's methods and its control port share."""
-    return emulator.operations
 
 
 def control_server_of(emulator: Emulator) -> ControlServer:

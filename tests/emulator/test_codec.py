@@ -19,7 +19,6 @@ from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.messages.codec import NO_THROTTLE, builder, writer
 from dualwrite.broker_emulator.messages.schema import schema
 from dualwrite.broker_emulator.messages.schemas import response_schema
-from dualwrite.broker_emulator.net.requests import is_large
 from tests.emulator.hostile.requests import without_none
 from tests.support.proof_only import examples
 
@@ -140,19 +139,3 @@ def test_null_where_the_schema_has_none_is_refused() -> None:
 
 _Row = make_dataclass("_Row", [("partitions", tuple[int, ...])])
 _Response = make_dataclass("_Response", [("rows", tuple[_Row, ...]), ("more", _Row | None, None)])  # type: ignore[valid-type]
-
-
-@pytest.mark.parametrize(
-    ("response", "expected"),
-    [
-        (_Response((_Row(()),) * 1000), False),
-        (_Response((_Row(()),) * 1001), True),
-        (_Response((*(_Row(()),) * 899, _Row((1,) * 100))), False),
-        (_Response((*(_Row(()),) * 899, _Row((1,) * 101))), True),
-        (_Response((), _Row((1,) * 1001)), True),
-        (None, False),
-    ],
-)
-def test_a_response_is_large_wherever_its_elements_are(response: Any, expected: bool) -> None:
-    """A large response is encoded in a thread, wherever its large elements are."""
-    assert is_large(response) is expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -98,91 +97,3 @@ def test_members_come_and_go_are_killed_and_outlive_their_coordinator(emulator: 
     for member in members:
         member.close()
     assert emulator.groups()[0].state == "Empty"
-
-
-class Copier:
-    """Consumes, and produces each value again, with the offsets in the same transaction."""
-
-    def __init__(self, emulator: Emulator, name: str) -> None:
-        self.consumer = consumer(emulator, **{"isolation.level": "read_committed"})
-        self.producer = confluent_kafka.Producer(
-            {"bootstrap.servers": emulator.bootstrap_servers, "transactional.id": name, "log_level": 0}
-        )
-        self.producer.init_transactions(DEADLINE_S)
-
-    def copy_some(self) -> None:
-        messages = [message for message in self.consumer.consume(10, 0.05) if message.error() is None]
-        if not messages:
-            return
-        self.producer.begin_transaction()
-        try:
-            for message in messages:
-                self.producer.produce("copy", value=message.value(), key=message.key())
-            # the offsets of the messages, not the positions: a partition revoked since then has none
-            read = {message.partition(): message.offset() + 1 for message in messages}
-            self.producer.send_offsets_to_transaction(
-                [confluent_kafka.TopicPartition("t", partition, offset) for partition, offset in read.items()],
-                self.consumer.consumer_group_metadata(),
-                DEADLINE_S,
-            )
-            self.producer.commit_transaction(DEADLINE_S)
-        except confluent_kafka.KafkaException as error:
-            if not error.args[0].txn_requires_abort():
-                raise
-            self.producer.abort_transaction(DEADLINE_S)
-            self._rewind()
-
-    def _rewind(self) -> None:
-        for position in self.consumer.committed(self.consumer.assignment(), DEADLINE_S):
-            if position.offset < 0:
-                position.offset = confluent_kafka.OFFSET_BEGINNING
-            self.consumer.seek(position)
-
-    def close(self) -> None:
-        self.consumer.close()
-
-
-def test_exactly_once_with_members_that_come_and_go_and_a_coordinator_that_moves(emulator: Emulator) -> None:
-    produce(emulator, 0, 300)
-    copiers = [Copier(emulator, "copier-1")]
-    for _ in range(3):
-        copiers[0].copy_some()
-    copiers.append(Copier(emulator, "copier-2"))
-    moved = False
-
-    def is_copied() -> bool:
-        nonlocal moved
-        for copier in copiers:
-            copier.copy_some()
-        if not moved and sizes(emulator) == [3, 3]:
-            emulator.move_coordinator(1 - emulator.coordinator(group="g"), group="g")
-            moved = True
-        return moved and len(copied(emulator)) >= 300
-
-    until(is_copied, DEADLINE_S)
-    for copier in copiers:
-        copier.close()
-    assert Counter(copied(emulator)) == Counter(range(300))
-
-
-def copied(emulator: Emulator) -> list[int]:
-    """Return the committed records."""
-    settings = {"bootstrap.servers": emulator.bootstrap_servers, "group.id": "reader", "log_level": 0}
-    reader = confluent_kafka.Consumer(
-        {**settings, "isolation.level": "read_committed", "enable.auto.commit": False, "enable.partition.eof": True}
-    )
-    reader.assign([confluent_kafka.TopicPartition("copy", index, 0) for index in range(PARTITIONS)])
-    found: list[int] = []
-    ended: set[int] = set()
-    while len(ended) < PARTITIONS:
-        message = reader.poll(DEADLINE_S)
-        assert message is not None
-        value, partition = message.value(), message.partition()
-        if message.error() is None:
-            assert value is not None
-            found.append(int(value))
-        else:
-            assert partition is not None
-            ended.add(partition)
-    reader.close()
-    return found

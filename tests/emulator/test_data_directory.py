@@ -26,7 +26,6 @@ from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, 
 from tests.emulator.control.client import Client
 from tests.support.conditions import until
 
-DAY_MS = 86_400_000
 EVERY_TOPIC = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
 
 

@@ -7,15 +7,11 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from kio.index import load_response_schema
-from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, VirtualClock
-from dualwrite.broker_emulator.messages.codec import NO_THROTTLE
-from dualwrite.broker_emulator.messages.schema import errors_of, schema
 from dualwrite.broker_emulator.metrics.prometheus import render_prometheus
 from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
-from tests.emulator.api.raw_client import RawClient, batch_of, plain_batch
+from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.support.conditions import until
 
 prometheus_parser: Any = import_module("prometheus_client.parser")
@@ -53,58 +49,11 @@ def test_requests_errors_and_bytes(emulator: Emulator, client: RawClient) -> Non
     assert after.nodes[0].connections_made >= 1
 
 
-def test_transactions(emulator: Emulator, client: RawClient) -> None:
-    """Check the metrics of KIP-939, KIP-664 and KIP-890."""
-    before = emulator.metrics().nodes[0]
-    producer = client.init_producer_id("x", enable2_pc=True)  # has no timeout
-    batch = batch_of(producer, b"v")
-    assert client.produce("t", batch, transactional_id="x").error_code == 0
-    emulator.advance_clock(1234)
-    node = emulator.metrics().nodes[0]
-    assert node.transactions == {"Ongoing": 1}
-    assert node.active_transaction_open_time_max_ms == 1234
-    assert node.verifications.times - before.verifications.times == 1
-    assert node.late_transactions == 0
-    emulator.advance_clock(CONFIG.transaction_max_timeout_ms + 5 * 60_000)
-    assert emulator.metrics().nodes[0].late_transactions == 1
-    partition = emulator.metrics().partition("t")
-    assert partition.last_stable_offset < partition.high_watermark
-
-    assert client.end_txn("x", producer, commit=True).error_code == 0
-    node = emulator.metrics().nodes[0]
-    assert (node.active_transaction_open_time_max_ms, node.late_transactions) == (0, 0)
-    assert node.transactions == {"CompleteCommit": 1}
-
-    anothers = batch_of(client.init_producer_id("y"), b"v")
-    assert client.produce("t", anothers, transactional_id="x").error_code == 49
-    assert emulator.metrics().nodes[0].verification_failures - before.verification_failures == 1
-
-
 def test_metrics_of_an_unknown_partition_raise_key_error(emulator: Emulator) -> None:
     with pytest.raises(KeyError, match="no node had requests of EndTxnn"):
         emulator.metrics().api("EndTxnn")
     with pytest.raises(KeyError, match="t-9"):
         emulator.metrics().partition("t", 9)
-
-
-def test_error_codes_are_found_wherever_an_answer_has_them() -> None:
-    new = schema(3, 12).new
-    partition = new.MetadataResponsePartition(
-        error_code=ErrorCode.leader_not_available,
-        partition_index=0,
-        leader_id=-1,
-        leader_epoch=0,
-        replica_nodes=(),
-        isr_nodes=(),
-        offline_replicas=(),
-    )
-    topic = new.MetadataResponseTopic(
-        error_code=ErrorCode.unknown_topic_or_partition, name="t", topic_id=None, partitions=(partition,)
-    )
-    response = new.response(throttle_time=NO_THROTTLE, brokers=(), cluster_id="c", controller_id=0, topics=(topic,))
-    found = errors_of(load_response_schema(3, 12))
-    assert found(response) == [ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available]
-    assert found(new.response(throttle_time=NO_THROTTLE, brokers=(), cluster_id="c", controller_id=0, topics=())) == []
 
 
 # text

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dualwrite import serializers
 from dualwrite.broker_emulator import DropRequest, Emulator, Fault
-from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaTimeoutError
+from dualwrite.errors import DeliveryError, IllegalStateError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.partitioners import consistent_partition, murmur2_partition
 from dualwrite.producer import Producer, Record
 from tests.producer.conftest import MakeProducer, ReadCommitted
@@ -69,6 +70,12 @@ def test_every_kind_of_record(emulator: Emulator, make_producer: MakeProducer) -
     assert 77 in {record.timestamp()[1] for record in records}
 
 
+def test_records_are_serialized(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
+    producer = make_producer(None, value_serializer=serializers.json)
+    producer.send_batch("orders", [Record({"a": 1}), 2, ("key", [3])]).result(60)
+    assert read_committed() == [b'{"a":1}', b"2", b"[3]"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
@@ -99,6 +106,11 @@ def test_an_invalid_batch_is_refused(make_producer: MakeProducer, records: Any) 
 def test_nothing_is_something_too(make_producer: MakeProducer, records: Any) -> None:
     sent = make_producer(None).send_batch("orders", records)
     assert (sent.done(), sent.record_count, sent.result(0)) == (True, 0, [])
+
+
+def test_outside_of_a_transaction_send_batch_is_refused(producer: Producer) -> None:
+    with pytest.raises(IllegalStateError):
+        producer.send_batch("orders", [b"x"])
 
 
 @pytest.mark.parametrize("arrow", [False, True])

@@ -34,13 +34,6 @@ def delete(client: RawClient, offset: int, *, topic: str = "t", partition: int =
     return int(row.error_code), row.low_watermark
 
 
-def test_only_the_leader_deletes() -> None:
-    with Emulator(nodes=2, topics={"t": 1}) as emulator:
-        other = 1 - emulator.log("t").leader_id
-        with RawClient(emulator.bootstrap_servers.split(",")[other]) as client:
-            assert delete(client, 0) == (6, -1)
-
-
 def test_unreplicated_records_cannot_be_deleted() -> None:
     with Emulator(nodes=2, topics={"t": 1}) as emulator:
         leader = emulator.log("t").leader_id

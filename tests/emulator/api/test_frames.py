@@ -12,7 +12,6 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.api.registry import APIS
 from tests.emulator.api.raw_client import (
     RawClient,
-    decode,
     encode,
     fetch_fields,
     plain_batch,
@@ -20,17 +19,6 @@ from tests.emulator.api.raw_client import (
 )
 
 SOFTWARE = {"client_software_name": "raw", "client_software_version": "1"}
-
-
-def test_a_frame_may_arrive_byte_by_byte(client: RawClient) -> None:
-    for byte in encode("api_versions", 4, 77, "raw", **SOFTWARE):
-        client.send_bytes(bytes((byte,)))
-    assert decode("api_versions", 4, client.receive_frame())[0] == 77
-
-
-def test_a_null_client_id(emulator: Emulator) -> None:
-    with RawClient(emulator.bootstrap_servers, client_id=None) as client:
-        assert client.call("api_versions", 4, **SOFTWARE).error_code == 0
 
 
 def test_pipelined_requests_are_answered_in_order_even_behind_a_waiting_one(

@@ -33,12 +33,6 @@ def test_a_group_of_which_nothing_is_stored(client: RawClient) -> None:
     assert delete(client, "g") == 69
 
 
-def test_a_group_of_which_nothing_is_stored_in_a_transaction(client: RawClient) -> None:
-    producer = client.init_producer_id("x")
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, metadata="x" * 4097) == 12
-    assert delete(client, "g") == 0
-
-
 def test_a_later_plain_commit_replaces_the_pending_offset(emulator: Emulator, client: RawClient) -> None:
     producer = client.init_producer_id("x")
     client.txn_offset_commit("x", producer, "g", "t", 5)
@@ -49,11 +43,6 @@ def test_a_later_plain_commit_replaces_the_pending_offset(emulator: Emulator, cl
 
 def test_null_instead_of_records(client: RawClient) -> None:
     assert client.produce("t", None).error_code == 87
-
-
-def test_without_acks_there_is_no_response(client: RawClient) -> None:
-    client.send("produce", 12, **produce_fields(12, "t", plain_batch(b"1"), acks=0))
-    assert client.produce("t", plain_batch(b"2")).base_offset == 1
 
 
 def test_an_error_with_acks_0_closes_the_connection(client: RawClient) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka import Producer as ConfluentProducer
 from selenium.webdriver.common.keys import Keys
 
 from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.pause_points import PausePoint
-from tests.emulator.control.client import Client
 from tests.emulator.control.conftest import Transaction
 from tests.support.browser import Browser, open_browser
 from tests.support.conditions import until
@@ -53,16 +50,6 @@ def shown(browser: Browser, section: str, *texts: str) -> bool:
 
 def button(name: str) -> str:
     return f"button[aria-label='{name}']"
-
-
-def test_empty_sections_name_the_next_step(browser: Browser) -> None:
-    empty = browser.texts(".empty")
-    assert any("No faults" in text and "curl --json" in text for text in empty)
-    assert any("No pause point is held" in text for text in empty)
-    assert any("No transactions yet" in text for text in empty)
-    assert any("No consumer groups yet" in text for text in empty)
-    assert browser.texts("#bootstrap")[0]
-    assert shown(browser, "nodes", "0", "running", "controller")
 
 
 def test_a_held_commit_is_seen_and_released_by_its_button(browser: Browser, controlled: Emulator) -> None:
@@ -175,37 +162,6 @@ def test_each_thing_has_a_page_and_the_back_button_works(browser: Browser, contr
     transaction.producer.close()
 
 
-def test_the_page_of_a_group(browser: Browser, controlled: Emulator) -> None:
-    controlled.reset()
-    transaction = Transaction(controlled, "for-the-group")
-    transaction.send("orders")
-    transaction.commit()
-    settings = {"bootstrap.servers": controlled.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False}
-    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "client.id": "reader"})
-    consumer.subscribe(["orders"])
-    until(lambda: consumer.poll(0.05) is not None)
-    (committed,) = [each for each in consumer.commit(asynchronous=False) or [] if each.partition == 0]
-    go_to(browser, controlled, "/groups/billing")
-    until(lambda: shown(browser, "detail-members", "reader", "orders 0-1"))
-    assert shown(browser, "detail-offsets", f"orders-0 {committed.offset}")
-    assert facts(browser)["State"] == "Stable"
-    consumer.close()
-    until(lambda: facts(browser)["State"] == "Empty")
-    transaction.producer.close()
-
-
-def test_the_page_of_a_deleted_topic_says_so(browser: Browser, controlled: Emulator) -> None:
-    controlled.create_topic("brief")
-    go_to(browser, controlled, "/topics/brief")
-    until(lambda: shown(browser, "detail-partitions", "brief-0"))
-    Client(controlled.control_url).delete("/v1/topics/brief")
-    until(lambda: browser.texts("article > .empty") != [])
-    assert "there is no topic 'brief'" in browser.texts("article > .empty")[0]
-    browser.driver.get(f"{controlled.control_url}/#/topics/%FF")  # not a name: the overview
-    until(lambda: shown(browser, "nodes", "0"))
-    assert all("404" in complaint for complaint in browser.complaints)
-
-
 def test_records_of_both_isolations_with_their_markers(browser: Browser, controlled: Emulator) -> None:
     controlled.reset()
     ended = [Transaction(controlled, "committed"), Transaction(controlled, "aborted"), Transaction(controlled, "open")]
@@ -247,24 +203,6 @@ def test_records_of_both_isolations_with_their_markers(browser: Browser, control
 def select(browser: Browser, name: str, value: str) -> None:
     script = "const it = document.querySelector(`[name=${arguments[0]}]`); it.value = arguments[1];"
     browser.run(f"{script} it.dispatchEvent(new Event('change', {{bubbles: true}}))", name, value)
-
-
-def test_hostile_records_are_shown_as_text(browser: Browser, controlled: Emulator) -> None:
-    controlled.reset()
-    producer = ConfluentProducer({"bootstrap.servers": controlled.bootstrap_servers})
-    producer.produce("orders", HOSTILE, HOSTILE, partition=0, headers={HOSTILE: HOSTILE.encode()})
-    assert producer.flush(30) == 0
-    go_to(browser, controlled, "/topics/orders")
-    until(lambda: shown(browser, "detail-records", HOSTILE))
-    assert rows(browser, "detail-records")[0].count("<img src=x") == 4  # key, value, name and value of the header
-    assert browser.run("return document.querySelectorAll('main img, main script, main b').length") == 0
-    hostile = quote(f"{HOSTILE} unknown", safe="")
-    go_to(browser, controlled, f"/transactions/{hostile}")  # a malicious link
-    until(lambda: browser.texts("article > .empty") != [])
-    assert HOSTILE in browser.texts("#detail-title")[0]
-    assert browser.run("return document.querySelectorAll('main img, main script, main b').length") == 0
-    assert browser.run("return document.title").startswith("Transaction <img")
-    assert all("404" in complaint for complaint in browser.complaints)
 
 
 def test_a_fault_is_added_and_a_pause_point_held_and_released_by_forms(browser: Browser, controlled: Emulator) -> None:
@@ -309,16 +247,6 @@ def test_a_fault_is_added_and_a_pause_point_held_and_released_by_forms(browser: 
     transaction.producer.close()
 
 
-def test_typed_text_survives_refreshing(browser: Browser, controlled: Emulator) -> None:
-    browser.find("section[aria-labelledby=faults] summary").click()
-    until(lambda: browser.texts("[name=api]") != [])
-    browser.find("[name=api]").send_keys("1p?Fet")  # none of these is a key of the page here
-    controlled.faults.add(Fault(api="Fetch", client_id="refreshed"))
-    until(lambda: shown(browser, "faults", "refreshed"))
-    assert browser.run("return document.querySelector('[name=api]').value") == "1p?Fet"
-    assert browser.texts("#connection") == ["live"]
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")])
 def test_every_page_is_readable(browser: Browser, controlled: Emulator, width: int, scheme: str) -> None:
     """Nothing is wider than the screen, and the contrast of every text is at least 4.5 (WCAG 2.2, 1.4.3)."""
@@ -349,93 +277,6 @@ def test_every_page_is_readable(browser: Browser, controlled: Emulator, width: i
     hold.release()
     transaction.commit()
     transaction.producer.close()
-
-
-def test_refreshing_keeps_focus_selection_and_scroll(browser: Browser, controlled: Emulator) -> None:
-    for number in range(12):
-        controlled.faults.add(Fault(api="Fetch", client_id=f"client-{number}"))
-    browser.show(height=400)
-    until(lambda: len(rows(browser, "faults")) == 12)
-    removed = controlled.faults.live[5].fault_id
-    browser.run("document.querySelector(arguments[0]).focus(); scrollTo(0, 300)", button(f"Remove fault {removed}"))
-    before = browser.run("window.kept = document.activeElement; return scrollY")
-    now_ms = controlled.clock.now_ms()
-    controlled.advance_clock(1_000)
-    controlled.faults.add(Fault(api="Produce", client_id="one-more"))
-    until(lambda: len(rows(browser, "faults")) == 13)
-    assert controlled.clock.now_ms() > now_ms
-    assert browser.run("return window.kept === document.activeElement && window.kept.isConnected")
-    assert browser.run("return scrollY") == before
-    browser.press(Keys.ENTER)
-    until(lambda: len(rows(browser, "faults")) == 12)
-    until(lambda: browser.focused == f"Remove fault {removed + 1}")  # the next one, not the top of the page
-
-
-def test_keys_do_what_the_help_on_the_page_lists(browser: Browser, controlled: Emulator) -> None:
-    controlled.faults.add(Fault(api="Fetch", client_id="alpha"))
-    controlled.faults.add(Fault(api="Fetch", client_id="beta"))
-    until(lambda: len(rows(browser, "faults")) == 2)
-    browser.press("/")
-    assert browser.focused == "filter"
-    browser.press("beta")
-    for width in (1280, 360):  # where rows are laid out in another way
-        browser.show(width=width)
-        assert [("beta" in row) for row in rows(browser, "faults")] == [True]
-    browser.press(Keys.ESCAPE)
-    assert len(rows(browser, "faults")) == 2
-    browser.press("p1/?")  # all of it is text here
-    assert browser.run("return document.getElementById('filter').value") == "p1/?"
-    browser.press(Keys.ESCAPE)
-    browser.run("document.activeElement.blur()")
-    browser.press("p")
-    assert browser.find("#pause").get_attribute("aria-pressed") == "true"
-    until(lambda: browser.texts("#connection") == ["paused"])
-    browser.press("p")
-    browser.press("?")
-    assert browser.run("return document.getElementById('help').open")
-    assert "go to “Transactions”" in browser.texts("#keys")[0]
-    browser.press(Keys.ESCAPE)
-    assert not browser.run("return document.getElementById('help').open")
-    browser.press("6")
-    assert browser.focused == "nodes"
-
-
-def test_single_keys_can_be_turned_off(browser: Browser) -> None:
-    browser.press("?")
-    browser.find("#use-keys").click()
-    browser.press(Keys.ESCAPE)
-    browser.press("6")
-    assert browser.focused != "nodes"
-    browser.find("#show-help").click()
-    browser.find("#use-keys").click()
-    browser.press(Keys.ESCAPE)
-
-
-def test_the_clock_is_moved_from_the_page(browser: Browser, controlled: Emulator) -> None:
-    before = controlled.clock.now_ms()
-    duration = browser.find("#duration")
-    duration.clear()
-    duration.send_keys("1.5", Keys.ENTER)
-    until(lambda: controlled.clock.now_ms() == before + 1500)
-
-
-def test_nodes_are_crashed_and_started_from_the_page(browser: Browser, controlled: Emulator) -> None:
-    browser.find(button("Crash node 1")).click()
-    until(lambda: shown(browser, "nodes", "1", "down"))
-    assert controlled.living_nodes == [0]
-    until(lambda: browser.focused == "Start node 1")  # it replaced the button that was pressed
-    browser.press(Keys.ENTER)
-    until(lambda: controlled.living_nodes == [0, 1])
-
-
-def test_an_impossible_action_is_explained(browser: Browser, controlled: Emulator) -> None:
-    browser.press("p")  # so that the page does not know yet
-    until(lambda: browser.texts("#connection") == ["paused"])
-    controlled.crash_node(1)
-    browser.find(button("Stop node 1")).click()
-    until(lambda: browser.texts("[role=alert]") == ["node 1 is not running"])
-    assert any("409" in complaint for complaint in browser.complaints)  # the browser's own note of the status
-    controlled.start_node(1)
 
 
 TOO_WIDE = """

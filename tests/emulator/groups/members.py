@@ -17,7 +17,6 @@ from dualwrite.broker_emulator.groups.member_requests import (
     SyncRequest,
     SyncResponse,
 )
-from dualwrite.broker_emulator.groups.offsets import Committer, classic_commit_error
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings
 from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 
@@ -130,10 +129,6 @@ class SimulatedGroup:
         decision, errors = membership.leave(self.group, leaving, self.now_ms, self.settings)
         self._carry_out(decision)
         return errors
-
-    def commit(self, member_id: str, generation: int, instance: str | None = None, **values: Any) -> ErrorCode:
-        committer = Committer(member_id, instance, generation)
-        return classic_commit_error(self.group, committer, **{"transactional": False, **values})
 
     def advance(self, duration_ms: int) -> None:
         """Let time pass; each deadline is handled at its own time."""

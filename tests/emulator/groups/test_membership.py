@@ -11,7 +11,6 @@ from dualwrite.broker_emulator.groups.group import (
 from tests.emulator.groups.members import REBALANCE_MS, SESSION_MS, SimulatedGroup
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
-COMPLETING, STABLE = GroupState.COMPLETING_REBALANCE, GroupState.STABLE
 ROUND_ROBIN_FIRST = (Protocol("roundrobin", b"r"), Protocol("range", b"m"))
 RANGE_FIRST = (Protocol("range", b"m"), Protocol("roundrobin", b"r"))
 
@@ -92,18 +91,6 @@ def test_a_member_that_does_not_join_again_in_time_is_removed() -> None:
     assert simulated.heartbeat(first) == ErrorCode.unknown_member_id
 
 
-def test_members_that_wait_for_an_assignment_learn_of_the_next_rebalance() -> None:
-    simulated = SimulatedGroup()
-    _, follower = simulated.stable(2)
-    simulated.add()
-    for member_id in tuple(simulated.group.members):
-        simulated.join(member_id)
-    assert simulated.group.state is COMPLETING
-    assert simulated.sync(follower) is None
-    simulated.add()
-    assert simulated.synced[follower].error == ErrorCode.rebalance_in_progress
-
-
 def test_an_assignment_that_cannot_be_stored() -> None:
     simulated = SimulatedGroup(initial_delay_ms=10)
     leader, follower = simulated.add(), simulated.add()
@@ -135,17 +122,6 @@ def test_the_initial_delay_grows_while_members_join_up_to_their_rebalance_timeou
 # sessions
 
 
-def test_a_new_member_whose_client_is_gone_is_removed() -> None:
-    simulated = SimulatedGroup()
-    (member,) = simulated.stable(1, rebalance_timeout_ms=10_000_000)
-    newcomer = simulated.add()
-    for _ in range(300_000 // (SESSION_MS // 2)):
-        assert simulated.heartbeat(member) == ErrorCode.rebalance_in_progress
-        simulated.advance(SESSION_MS // 2)
-    assert newcomer not in simulated.group.members
-    assert simulated.joined[newcomer].error == ErrorCode.unknown_member_id
-
-
 # leaving
 
 
@@ -158,19 +134,6 @@ def test_a_member_leaves_once_however_often_it_is_named() -> None:
     assert simulated.leave(*leaving) == [ErrorCode.none, unknown, fenced, unknown, ErrorCode.none, unknown, unknown]
     assert list(simulated.group.members) == [last]
     assert simulated.group.leader == last
-
-
-def test_leaving_while_waiting() -> None:
-    simulated = SimulatedGroup()
-    (first,) = simulated.stable(1)
-    second = simulated.add()
-    assert simulated.leave((second, None)) == [ErrorCode.none]
-    assert simulated.joined[second].error == ErrorCode.unknown_member_id
-    simulated.join(first)
-    assert simulated.joined[first].generation == 2
-    sent_away = simulated.answered(requires_known_member_id=True)
-    assert simulated.leave((sent_away.member_id, None)) == [ErrorCode.none]
-    assert simulated.group.pending_members == {}
 
 
 # static members

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Fault
 from dualwrite.broker_emulator.net import server
 from dualwrite.broker_emulator.net.server import LINES_PER_INTERVAL, ClosingLog
 from tests.emulator.api.raw_client import RawClient, decode, encode, fetch_fields, plain_batch
@@ -65,14 +65,6 @@ def test_waiting_for_an_answer_is_not_idle() -> None:
             assert decode("fetch", 12, client.receive_frame())[1].responses[0].partitions[0].error_code == 0
 
 
-def test_a_silenced_connection_is_idle() -> None:
-    with Emulator(config=BrokerConfig(connections_max_idle_ms=50)) as emulator:
-        emulator.faults.add(Fault(action=DropRequest()))
-        with RawClient(emulator.bootstrap_servers) as client:
-            client.send("api_versions", 4, **SOFTWARE)
-            assert client.is_closed()
-
-
 def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None:
     fetches = 40
     with Emulator(topics={"t": 1}) as emulator, RawClient(emulator.bootstrap_servers) as client:
@@ -121,13 +113,6 @@ def test_a_waiting_fetch_is_given_up_with_its_connection() -> None:
             client.send("fetch", 12, **fetch_fields(12, "t", max_wait_ms=2**31 - 1))
             until(lambda: len(waiters) == 1)
         until(lambda: not waiters)
-
-
-def test_reasons_are_logged_with_peer_and_api(caplog: pytest.LogCaptureFixture) -> None:
-    with Emulator() as emulator, RawClient(emulator.bootstrap_servers) as client:
-        client.send_bytes(struct.pack(">ihhih", 10, 26, 99, 1, -1))
-        assert client.is_closed()
-    assert "node 0 closes the connection of 127.0.0.1 (client id None): end_txn v99 is not served" in caplog.text
 
 
 def test_a_flood_of_reasons_is_counted_instead_of_logged(caplog: pytest.LogCaptureFixture) -> None:

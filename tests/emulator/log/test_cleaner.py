@@ -76,17 +76,6 @@ def markers(log: PartitionLog) -> list[int]:
 # compaction
 
 
-def test_the_newest_record_of_each_key_stays_where_it_was(make_log: MakeLog) -> None:
-    log = make_log()
-    put(log, ("a", "1"), ("b", "1"), ("a", "2"))
-    put(log, ("b", "2"), ("c", "1"))
-    put(log, ("a", "3"))
-    put(log, ("newest", "segment"))
-    compact(log)
-    assert data(log) == [(3, "b", "2"), (4, "c", "1"), (5, "a", "3"), (6, "newest", "segment")]
-    assert (log.log_start_offset, log.log_end_offset) == (0, 7)
-
-
 def test_a_compacted_batch_is_a_valid_one_with_its_headers_and_timestamps(make_log: MakeLog) -> None:
     log = make_log()
     values = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
@@ -140,16 +129,6 @@ def test_a_marker_stays_until_its_records_are_gone_and_delete_retention_ms_longe
     put(log, ("b", "4"))
     compact(log, NOW_MS + 6000)
     assert markers(log) == []
-
-
-def test_unreplicated_records_are_not_compacted(make_log: MakeLog) -> None:
-    log = make_log()
-    put(log, ("a", "1"))
-    log.hold_high_watermark()
-    for number in range(2, 5):
-        put(log, ("a", str(number)))
-    compact(log)
-    assert [offset for offset, _, _ in data(log)] == [0, 1, 2, 3]
 
 
 def test_the_last_batch_of_a_producer_is_recognised_although_its_records_are_gone(

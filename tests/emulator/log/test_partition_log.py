@@ -7,7 +7,6 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
-from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.results import AppendResult
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.slices import at_once
@@ -26,15 +25,6 @@ def log() -> PartitionLog:
 
 def append(log: PartitionLog, records: bytes, guard: VerificationGuard | None = None) -> AppendResult:
     return log.append(records, now_ms=NOW_MS, guard=guard)
-
-
-def send(log: PartitionLog, *values: bytes, pid: int = PID, epoch: int = 0, sequence: int = 0) -> AppendResult:
-    """Append a transactional batch, verified if necessary, as Produce v12 does."""
-    records = batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True)
-    guard = None
-    if not log.has_open_transaction(pid, epoch):
-        guard = log.begin_verification(pid, epoch, sequence, supports_epoch_bump=True)
-    return append(log, records, guard)
 
 
 def end(
@@ -75,13 +65,6 @@ def test_memoryviews_are_appended_and_not_kept(log: PartitionLog) -> None:
 # --- idempotence ---
 
 
-def test_a_retry_needs_no_guard_after_its_transaction_ended(log: PartitionLog) -> None:
-    first = send(log)
-    assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
-    retry = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
-    assert append(log, retry) == first._replace(log_append_time_ms=NOW_MS)
-
-
 def test_a_guard_of_a_transaction_that_has_ended_is_worth_nothing(log: PartitionLog) -> None:
     """Nor while another verification of the same producer is under way (KAFKA-14884)."""
     records = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
@@ -103,15 +86,6 @@ def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:
     )
     assert at_once(log.offset_for_timestamp(250, read_committed=False)) == (0, 100)
     assert at_once(log.offset_for_timestamp(-3, read_committed=False)) == (2, 300)
-
-
-def test_the_brokers_own_records_are_stored_as_append_would_store_them() -> None:
-    own, appended = (PartitionLog("__transaction_state", 0, leader_epoch=4) for _ in range(2))
-    for value in (b"v", None):
-        assert own.append_own(b"key", value, now_ms=NOW_MS) is ErrorCode.none
-        append(appended, build_batch([(b"key", value)], timestamp_ms=NOW_MS))
-    assert list(own.batches()) == list(appended.batches())
-    assert own.high_watermark == own.log_end_offset == 2
 
 
 def test_an_own_record_may_be_too_large() -> None:

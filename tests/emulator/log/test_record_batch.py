@@ -15,13 +15,11 @@ from dualwrite.broker_emulator.log.record_batch import (
     EndTxnMarker,
     UnsupportedCompressionError,
     build_batch,
-    build_end_txn_marker,
     iter_records,
     parse_end_txn_marker,
-    parse_header,
     split_batches,
 )
-from tests.emulator.log.writers import NOW_MS, WRITERS, batch, foreign_batches
+from tests.emulator.log.writers import NOW_MS, WRITERS, batch
 
 PAIRS = st.lists(
     st.tuples(st.none() | st.binary(max_size=200), st.none() | st.binary(max_size=20_000)), min_size=1, max_size=20
@@ -73,21 +71,6 @@ def test_gzip_is_read_and_other_compressions_are_refused_by_name() -> None:
     snappy[22] |= 2
     with pytest.raises(UnsupportedCompressionError, match="2"):
         list(iter_records(bytes(snappy)))
-
-
-@pytest.mark.parametrize(("commit", "key"), [(True, "00000001"), (False, "00000000")])
-def test_marker_bytes(commit: bool, key: str) -> None:
-    marker = build_end_txn_marker(
-        producer_id=42, producer_epoch=6, coordinator_epoch=7, commit=commit, timestamp_ms=NOW_MS
-    )
-    header = parse_header(marker)
-    assert header.attributes == 0x30
-    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.record_count) == (42, 6, -1, 1)
-    [record] = iter_records(marker)
-    assert (record.key, record.value, record.headers) == (bytes.fromhex(key), bytes.fromhex("000000000007"), ())
-    assert parse_end_txn_marker(record) == EndTxnMarker(commit, 7)
-    [foreign] = foreign_batches(marker)
-    assert (foreign.is_control_batch, foreign.is_transactional) == (True, True)
 
 
 def test_markers_of_later_versions_are_read_and_unknown_control_types_are_not_markers() -> None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from dualwrite.broker_emulator.log.record_forms import (
     EndlessLengthError,
     OffsetOrderError,
     RecordFormatError,
-    skip_of_one_form,
 )
 from dualwrite.broker_emulator.log.record_walk import check_records
 from tests.emulator.log.bad_batches import record, sized, varint
@@ -174,14 +172,3 @@ _DAMAGES: Final[Sequence[Callable[[bytes, list[bytes], random.Random], bytes]]] 
     *(_with_another_record,) * 8,
     _cut,
 )
-
-
-@pytest.mark.parametrize("in_order", [False, True])
-@pytest.mark.parametrize(("least", "most"), [(100, 136), (20, 200), (40, 60), (64, 64)])
-def test_ordinary_records_need_no_walk(least: int, most: int, in_order: bool) -> None:
-    """Records with values of any size, at any offset, are skipped but for a few."""
-    generator = random.Random(1)
-    records = [record(index, value=sized(generator.randbytes(generator.randint(least, most)))) for index in range(60)]
-    count, end = skip_of_one_form(b"".join(records), 0, len(records[0]), len(records) - 1, 1 if in_order else None)
-    assert count >= 48
-    assert end == sum(map(len, records[: count + 1]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -71,20 +70,3 @@ def test_overdue_records_are_compacted_though_little_is_dirty(make_log: MakeLog)
     left = compact(log, NOW_MS + 2 * HOUR_MS + 3)
     assert len(left) == 21
     assert ("k0", "v") not in left
-
-
-def test_a_batch_that_does_not_fit_is_not_passed_over(make_log: MakeLog) -> None:
-    log = make_log(segment_bytes="14")
-    sizes = [len(build_batch([(b"k", value)], timestamp_ms=NOW_MS)) for value in (b"v", b"v" * 200)]
-    for value in ("v", "v" * 200, "v", "v"):
-        put(log, "k", value)
-
-    def read(offset: int, max_bytes: int, **more: Any) -> int:
-        records = log.read(offset, max_bytes=max_bytes, read_committed=False, **{"at_least_one": False, **more}).records
-        return len(records)
-
-    assert read(0, 2 * sizes[0]) == sizes[0]
-    assert read(1, 2 * sizes[0]) == 0
-    assert read(1, 1, at_least_one=True) == sizes[1]
-    assert read(0, sizes[0] + sizes[1]) == sizes[0] + sizes[1], "as many segments as fit"
-    assert read(2, 10_000) == 2 * sizes[0]

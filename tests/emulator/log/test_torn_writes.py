@@ -123,13 +123,6 @@ def test_after_a_reboot_only_synced_records_are_required(machine: Machine, caplo
         machine.start()
 
 
-def test_after_another_boot_nothing_is_required_that_was_never_synced(machine: Machine) -> None:
-    append(machine.start(Fsync.NEVER), b"never synced")
-    machine.reboot()
-    os.truncate(machine.file, 0)
-    assert machine.start(Fsync.NEVER).log_end_offset == 0
-
-
 def test_with_fsync_always_unflushed_records_are_not_required(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

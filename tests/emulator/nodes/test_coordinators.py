@@ -28,10 +28,6 @@ def replace_coordinator(emulator: Emulator, end: str, transactional_id: str = "x
         getattr(emulator, end)(coordinator)
 
 
-def find(client: RawClient, key: str, key_type: int) -> Any:
-    return client.call("find_coordinator", 4, key_type=key_type, coordinator_keys=(key,)).coordinators[0]
-
-
 def coordinator_client(emulator: Emulator, connect: Connect, transactional_id: str = "x") -> RawClient:
     return connect(emulator.coordinator(transactional_id=transactional_id))
 

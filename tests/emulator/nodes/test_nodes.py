@@ -57,24 +57,6 @@ def test_a_partition_without_a_living_replica(emulator: Emulator, connect: Conne
     assert connect(1).fetch("single").high_watermark == 1
 
 
-def test_moving_a_leader(emulator: Emulator, connect: Connect) -> None:
-    old = emulator.log("t").leader_id
-    new = others(old)[0]
-    emulator.move_leader("t", 0, new)
-    emulator.move_leader("t", 0, new)
-    assert (emulator.log("t").leader_id, emulator.log("t").leader_epoch) == (new, 1)
-    assert connect(old).produce("t", plain_batch(b"1")).error_code == 6
-    assert connect(new).produce("t", plain_batch(b"1")).error_code == 0
-    assert connect(old).fetch("t").error_code == 6
-    assert connect(new).fetch("t", current_leader_epoch=0).error_code == 74
-    assert connect(new).fetch("t", current_leader_epoch=2).error_code == 75
-    with pytest.raises(KeyError):
-        emulator.move_leader("t", 1, new)
-    emulator.crash_node(old)
-    with pytest.raises(ValueError, match="is not running"):
-        emulator.move_leader("t", 0, old)
-
-
 def test_a_long_poll_ends_with_the_leadership(emulator: Emulator, connect: Connect) -> None:
     leader = emulator.log("t").leader_id
     client = connect(leader)
@@ -149,11 +131,3 @@ def test_a_leader_whose_coordinator_dies_returns_a_retriable_error(emulator: Emu
     answer = client.receive("produce", 12, asked)
     assert answer.responses[0].partition_responses[0].error_code == 19
     assert client.produce("t", batch_of(producer, b"1"), transactional_id="x").error_code == 0
-
-
-def test_a_node_gets_new_producer_ids_with_each_life(emulator: Emulator, connect: Connect) -> None:
-    ids = {node_id: connect(node_id).init_producer_id(None).producer_id for node_id in range(NODES)}
-    assert len({producer_id // 1000 for producer_id in ids.values()}) == NODES
-    emulator.crash_node(1)
-    emulator.start_node(1)
-    assert connect(1).init_producer_id(None).producer_id == max(ids.values()) + 1000 - max(ids.values()) % 1000

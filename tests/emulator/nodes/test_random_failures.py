@@ -17,6 +17,7 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from dualwrite.broker_emulator.handles import HeldReplication
 from tests.emulator.nodes.patient_producer import PatientProducer
 from tests.emulator.nodes.reading import read_committed
+from tests.support.proof_only import examples
 
 NODES, PARTITIONS, STATE_PARTITIONS = 3, 2, 2
 TOPIC, STATE_TOPIC = "t", "__transaction_state"
@@ -154,7 +155,7 @@ class ClusterInTrouble(RuleBasedStateMachine):
 
 
 ClusterInTrouble.TestCase.settings = settings(
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", examples(40))),
     derandomize="HYPOTHESIS_EXAMPLES" not in os.environ,
     stateful_step_count=30,
     database=None,

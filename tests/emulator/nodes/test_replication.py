@@ -35,22 +35,6 @@ def send_produce(client: RawClient, records: bytes, *, timeout_ms: int = LONG_MS
     return lambda: client.receive("produce", 12, asked).responses[0].partition_responses[0]
 
 
-def test_acks_all_waits_and_acks_one_does_not(emulator: Emulator, connect: Connect) -> None:
-    client, waiting = connect(leader_of(emulator)), connect(leader_of(emulator))
-    held = emulator.hold_replication("t")
-    assert client.produce("t", plain_batch(b"1"), acks=1).base_offset == 0
-    answer = send_produce(waiting, plain_batch(b"2"))
-    assert waiting.is_silent()
-    log = emulator.log("t")
-    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset) == (2, 0, 0)
-    assert client.fetch("t").records == b""
-    assert client.list_offsets("t").offset == 0
-    held.release()
-    assert answer().base_offset == 1
-    assert client.fetch("t").high_watermark == 2
-    assert client.list_offsets("t").offset == 2
-
-
 def test_replication_released_in_steps(emulator: Emulator, connect: Connect) -> None:
     client, first, second = (connect(leader_of(emulator)) for _ in range(3))
     held = emulator.hold_replication("t")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +11,6 @@ from dualwrite.broker_emulator.storage.journal import MetadataJournal
 from tests.emulator.api.raw_client import RawClient, plain_batch
 from tests.emulator.partitions.admin_requests import Outcome, create_partitions, describe
 from tests.emulator.partitions.conftest import CONFIG
-
-confluent_kafka: Any = import_module("confluent_kafka")
 
 
 def replicas_of(client: RawClient, topic: str) -> list[tuple[int, ...]]:
@@ -39,19 +34,16 @@ def test_the_python_call_raises_the_same_error(emulator: Emulator, name: str, er
         emulator.create_partitions(name, 9)
 
 
-@pytest.fixture
-def consumer(emulator: Emulator, topic: str) -> Iterator[Any]:
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": emulator.bootstrap_servers,
-            "group.id": topic,
-            "auto.offset.reset": "earliest",
-            "topic.metadata.refresh.interval.ms": 100,
-        }
-    )
-    consumer.subscribe([topic])
-    yield consumer
-    consumer.close()
+def test_a_journal_from_before_copies_were_kept_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.journal"
+    journal = MetadataJournal(path, sync=False)
+    journal.open()
+    old = {"created": "t", "id": "0" * 32, "configs": {}, "leader_epochs": [3, 4]}
+    journal.record(old)
+    journal.record({"extended": "t", "replicas": [[1, 0]]})
+    journal.record({"assigned": "t", "partition": 0, "replicas": [1]})
+    journal.close()
+    assert journal.topics["t"].replicas == [[1], (), [1, 0]]
 
 
 def test_added_partitions_survive_a_restart(tmp_path: Path) -> None:
@@ -67,15 +59,3 @@ def test_added_partitions_survive_a_restart(tmp_path: Path) -> None:
         assert replicas_of(client, "t")[1:] == [(2, 1, 0), (1, 2, 0)]
         assert emulator.log("t", 1).log_end_offset == 1
         assert [emulator.log("t", index).leader_epoch for index in range(3)] == [1, 1, 1]
-
-
-def test_a_journal_from_before_copies_were_kept_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.journal"
-    journal = MetadataJournal(path, sync=False)
-    journal.open()
-    old = {"created": "t", "id": "0" * 32, "configs": {}, "leader_epochs": [3, 4]}
-    journal.record(old)
-    journal.record({"extended": "t", "replicas": [[1, 0]]})
-    journal.record({"assigned": "t", "partition": 0, "replicas": [1]})
-    journal.close()
-    assert journal.topics["t"].replicas == [[1], (), [1, 0]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import Emulator, Fault, PartitionError
-from tests.emulator.api.raw_client import RawClient, plain_batch
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.partitions.admin_requests import (
     PREFERRED,
     UNCLEAN,
@@ -66,16 +66,6 @@ def test_a_reassignment_can_be_cancelled(emulator: Emulator, client: RawClient) 
     assert copies(client) == ((0, 1), (0, 1), 0)
     held.release()
     assert copies(client) == ((0, 1), (0, 1), 0)
-
-
-def test_moving_a_replica_loses_no_unreplicated_records(emulator: Emulator, client: RawClient) -> None:
-    reassign(client, "t", 0, [0])
-    held = emulator.hold_replication("t")
-    client.produce("t", plain_batch(b"v"), acks=1)
-    reassign(client, "t", 0, [1])
-    held.release()
-    assert emulator.log("t").high_watermark == 1
-    assert emulator.log("t").leader_id == 1
 
 
 def test_replication_factors_may_be_protected(client: RawClient) -> None:

@@ -159,12 +159,6 @@ def test_invalid_json_schemas_are_refused(text: str) -> None:
         read_json_schema(text)
 
 
-def test_normal_form_sorts() -> None:
-    text = '{"type": "string", "$comment": "x"}'
-    assert read_json_schema(text) == '{"type":"string","$comment":"x"}'
-    assert read_json_schema(text, normalize=True) == '{"$comment":"x","type":"string"}'
-
-
 # ---- Protobuf ---------------------------------------------------------------------------------------------------
 
 OPTIONAL = FieldDescriptorProto.LABEL_OPTIONAL

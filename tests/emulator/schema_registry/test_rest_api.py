@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from dualwrite import Producer
 from dualwrite.broker_emulator import Acl, AclOperation, ResourceType
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.schema_registry import decisions, errors, schemas, service
+from dualwrite.broker_emulator.schema_registry import decisions, errors, schemas
 from dualwrite.broker_emulator.schema_registry.endpoints import ENDPOINTS
 from tests.emulator.hostile.turns import watched
 from tests.support.conditions import until
@@ -319,45 +318,6 @@ def test_the_acls_of_the_topic_hold_over_http(
         assert emulator.records("_schemas") == before
         if AclOperation.READ in allowed:
             assert ask(url, "GET", "/subjects").body == ["a"]
-
-
-def test_a_long_decision_does_not_delay_the_end_of_the_process(
-    emulator: Emulator, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process waits for its threads; this one ends with the version that it compares."""
-    for kind in ("int", "long", "string"):
-        ask(url, "PUT", "/config/a", {"compatibility": "NONE"})
-        assert ask(url, "POST", "/subjects/a/versions", {"schema": f'"{kind}"'}).status == 200
-    ask(url, "PUT", "/config/a", {"compatibility": "FULL_TRANSITIVE"})
-    entered, released, ended = threading.Event(), threading.Event(), threading.Event()
-    compared = []
-    decided = service._decided
-
-    def compare(*_: Any) -> list[str]:
-        entered.set()
-        assert released.wait(60)
-        compared.append(1)
-        return []
-
-    def decision(decide: Any, state: Any) -> Any:
-        try:
-            return decided(decide, state)
-        finally:
-            ended.set()
-
-    monkeypatch.setattr(decisions, "problems", compare)
-    monkeypatch.setattr(service, "_decided", decision)
-    with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), timeout=60) as raw:
-        body = json.dumps({"schema": '"bytes"'})
-        raw.sendall(
-            f"POST /subjects/a/versions HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nContent-Type: {TYPE}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
-        )
-        assert entered.wait(60)
-        emulator.stop()
-        released.set()
-        assert ended.wait(60)
-    assert len(compared) == 2  # in both directions, with the newest version alone
 
 
 @pytest.mark.parametrize(

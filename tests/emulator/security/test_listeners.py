@@ -175,20 +175,6 @@ WRONG = {
     ),
 }
 
-_OWN_HANDLER = (
-    "org.apache.kafka.common.security.oauthbearer.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
-)
-
-
-def test_the_handlers_that_kafka_has_by_default_may_be_named() -> None:
-    settings = {
-        "listeners": "A://127.0.0.1:0",
-        "listener.security.protocol.map": "A:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
-        "listener.name.a.oauthbearer.sasl.server.callback.handler.class": _OWN_HANDLER,
-    }
-    assert listeners_from(settings)
-
 
 @pytest.mark.parametrize("name", [name for name, (_, why) in WRONG.items() if why])
 def test_settings_that_cannot_be(certificates: Certificates, name: str) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID as Name
 
 from dualwrite.broker_emulator.security.principal import (
@@ -60,23 +56,6 @@ NAMES = {
 @pytest.mark.parametrize("expected", NAMES)
 def test_names_are_written_as_java_writes_them(expected: str) -> None:
     assert named(*NAMES[expected]) == expected
-
-
-def test_the_subject_is_found_in_a_certificate() -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(Name.COMMON_NAME, "alice" * 12)])
-    begin = datetime.datetime(2026, 1, 1)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(x509.Name([x509.NameAttribute(Name.COMMON_NAME, "issuer")]))
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(begin)
-        .not_valid_after(begin + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    assert subject_of(certificate.public_bytes(serialization.Encoding.DER)) == "CN=" + "alice" * 12
 
 
 @pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05\x01", b"\x30\x84\xff\xff\xff\xff", b"\x01" * 40])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.share import state_coordinator
-from dualwrite.broker_emulator.share.state import StateBatch, combined
+from dualwrite.broker_emulator.share.state import StateBatch
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.interop.raw_wire.share_states import StateRequests
@@ -20,7 +18,6 @@ from tests.interop.raw_wire.sharing import Sharer, set_group
 
 LAST = 2**63 - 1
 INT32 = 2**31 - 1
-ACCEPT = 1
 
 
 @pytest.fixture
@@ -98,28 +95,6 @@ def test_state_that_fits_no_record(states: StateRequests, monkeypatch: pytest.Mo
     assert states.write(1, 0, 0, *batches[:50]) == 0
     assert states.write(1, 0, 0, *batches[50:]) == -1
     assert len(states.send("read", leader_epoch=0).state_batches) == 50
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_overlaying_against_a_model(seed: int) -> None:
-    chance = random.Random(seed)
-
-    def some(count: int) -> list[StateBatch]:
-        found = []
-        for _ in range(count):
-            first = chance.randrange(30)
-            found.append(StateBatch(first, first + chance.randrange(8), chance.choice((0, 2, 4)), chance.randint(1, 2)))
-        return found
-
-    known, newer, start = combined((), some(6)), some(6), chance.randrange(12)
-    model: dict[int, tuple[int, int]] = {}
-    for batch in (*known, *newer):
-        model |= dict.fromkeys(range(batch.first_offset, batch.last_offset + 1), batch[2:])
-    found = combined(known, newer, start)
-    assert {offset: batch[2:] for batch in found for offset in range(batch.first_offset, batch.last_offset + 1)} == {
-        offset: state for offset, state in model.items() if offset >= start
-    }
-    assert all(before.last_offset < after.first_offset for before, after in pairwise(found))
 
 
 # --- members ----------------------------------------------------------------------------------------------------------

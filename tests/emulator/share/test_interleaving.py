@@ -222,24 +222,6 @@ def _state_to_write(emulator: Emulator) -> StateKey:
     return key
 
 
-def test_a_write_while_a_large_one_is_combined_is_kept() -> None:
-    with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
-        key = _state_to_write(emulator)
-        first, second = StateBatch(0, 9, 2, 1), StateBatch(20, 29, 2, 1)
-
-        async def write_both() -> None:
-            shard = emulator.cluster.share_states.shard(key)
-            large = asyncio.ensure_future(shard.write_large(key, 1, _update(first)))
-            await asyncio.sleep(0)
-            shard.write(key, 1, _update(second))
-            assert shard.read(key, 0).batches == (second,), "the large one came later"
-            await large
-
-        await_in_loop(emulator, write_both())
-        assert run_in_loop(emulator, lambda: _known(emulator, key)) == (first, second)
-        assert run_in_loop(emulator, lambda: _replayed(emulator, key)) == (first, second)
-
-
 def test_a_large_write_to_a_partition_that_is_lost_meanwhile_is_refused() -> None:
     """The next coordinator has read the log by then, and would miss any later append."""
     with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:

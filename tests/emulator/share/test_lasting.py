@@ -58,16 +58,3 @@ def test_locks_and_sessions_time_out(tmp_path: Path) -> None:
             assert sharer.beat().error_code == 25, "45 s after its last heartbeat"
             other = Sharer(client, "g", "orders").join()
             assert [row[:2] for row in other.acquire()] == [(0, 0), (1, 1)]
-
-
-def test_a_recreated_topic_begins_anew() -> None:
-    with Emulator(config=CONFIG, topics={"orders": 1}) as emulator, RawClient(emulator.bootstrap_servers) as client:
-        sharer = joined(client)
-        sharer.put("a")
-        sharer.acquire()
-        assert sharer.acknowledge([(0, 0, [ACCEPT])]) == 0
-        assert client.delete_topic("orders").error_code == 0
-        emulator.create_topic("orders")
-        again = Sharer(client, "g", "orders").join()
-        again.put("b")
-        assert again.acquire() == [(0, 0, 1)]

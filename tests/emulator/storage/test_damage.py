@@ -103,12 +103,6 @@ def test_every_file_has_its_pattern(prepared: dict[str, Prepared], end: str) -> 
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
-def test_undamaged_files_lose_no_records(prepared: dict[str, Prepared], end: str, tmp_path: Path) -> None:
-    path = prepared[end].copy(tmp_path / "data")
-    assert judge(path, prepared[end].expected) == ""
-
-
-@pytest.mark.parametrize("end", ["killed", "stopped"])
 @pytest.mark.parametrize("name", ["t-0", "t-1", "trimmed-0", "__transaction_state-0", "__consumer_offsets-0"])
 @pytest.mark.parametrize("is_emptied", [False, True])
 def test_a_missing_folder_is_reported(
@@ -164,10 +158,3 @@ def test_an_older_journal_is_not_believed(prepared: dict[str, Prepared], tmp_pat
     (path / "metadata.journal").write_bytes(old)
     with pytest.raises(StorageError, match=r"metadata\.journal has lost its end: .* generation 1, of .* generation 2"):
         Emulator(data_dir=path, config=CONFIG).start()
-
-
-def test_only_its_owner_reads_the_keys_of_users(prepared: dict[str, Prepared], tmp_path: Path) -> None:
-    path = prepared["stopped"].copy(tmp_path / "data")
-    (path / "metadata.journal").chmod(0o644)
-    with Emulator(data_dir=path, config=CONFIG):
-        assert (path / "metadata.journal").stat().st_mode & 0o777 == 0o600

@@ -73,23 +73,6 @@ def test_many_logs_do_not_hold_up_the_loop() -> None:
     assert asyncio.run(flush()).longest < LONGEST
 
 
-def test_a_log_that_is_forgotten_while_a_round_begins_is_not_flushed() -> None:
-    async def flush() -> None:
-        logs = [_Log(_work) for _ in range(MANY)]
-        flusher = _marked(logs)
-        flusher.begin_round()
-        await until_some_turn(lambda: any(log.begun for log in logs))
-        waiting = [log for log in logs if not log.begun]
-        assert waiting
-        for log in waiting:
-            flusher.forget(log)
-        await flusher.flushed()
-        await flusher.close()
-        assert {log.begun for log in waiting} == {0}
-
-    asyncio.run(flush())
-
-
 def test_a_log_marked_while_a_round_begins_is_flushed_with_the_next() -> None:
     async def flush() -> None:
         logs = [_Log(_work) for _ in range(MANY)]

@@ -202,21 +202,6 @@ def test_keep_nothing(world: World) -> None:
 
 @pytest.mark.profiles(KIP_939)
 @pytest.mark.parametrize("commit", [COMMIT, ABORT])
-@rule("Dual identity / EndTxn of the ongoing pair while the recovery is being appended is 51, after it 90")
-def test_end_while_the_recovery_is_appended(world: World, commit: bool) -> None:
-    opened = world.open()
-    held = world.hold(PausePoint.BEFORE_STATE_APPEND)
-    with ThreadPoolExecutor() as threads, world.connect() as other:
-        recovering = threads.submit(lambda: other.init("x", version=6, keep=True, enable_2pc=True))
-        held.wait_reached()
-        assert world.wire.end("x", opened, commit=commit) == End(Code.CONCURRENT_TRANSACTIONS)
-        held.release()
-        assert recovering.result() == Init(Code.NONE, opened.bumped(), ongoing=opened)
-    assert world.wire.end("x", opened, commit=commit) == End(Code.PRODUCER_FENCED)
-
-
-@pytest.mark.profiles(KIP_939)
-@pytest.mark.parametrize("commit", [COMMIT, ABORT])
 @rule("InitProducerId v6 / KeepPreparedTxn while the decision is being appended is 51, and finds nothing open after it")
 def test_keep_while_the_decision_is_appended(world: World, commit: bool) -> None:
     opened = world.open()

@@ -30,15 +30,6 @@ def test_expiry(world: World) -> None:
     assert idempotent(world, identity, 77) == Produced(NONE, 2)
 
 
-@rule("Expiry of producer ids / by the broker's time of append, not the records' timestamps (KAFKA-9144)")
-def test_expiry_by_append_time(world: World) -> None:
-    identity = world.wire.init_ok(None)
-    # the test's batches carry the machine's present time, years from the broker's
-    assert idempotent(world, identity, 0).error == NONE
-    world.emulator.advance_clock(600_000)
-    assert list(world.wire.producers("t")[1]) == [identity.producer_id]
-
-
 @rule("Expiry of producer ids / never with an open transaction (KAFKA-9144)")
 def test_open_transactions_do_not_expire(world: World) -> None:
     identity = world.wire.init_ok("x", version=6 if world.has_tv2 else 5, enable_2pc=world.has_tv2)

@@ -155,24 +155,6 @@ def test_transactions_that_do_not_expire(world: World) -> None:
 
 
 @rare_scans
-@rule("Expiry of transactional ids / while the tombstone is written: 51, hidden from Describe and List")
-@rule("States / Dead is never shown")
-def test_an_id_during_its_expiry(world: World) -> None:
-    wire = world.wire
-    identity = wire.init_ok("x")
-    partition = next(index for index in range(5) if wire.list_offsets("__transaction_state", partition=index))
-    held = world.emulator.hold_replication("__transaction_state", partition)
-    expire(world)
-    wait_until(lambda: wire.describe("x").error == Code.TRANSACTIONAL_ID_NOT_FOUND)
-    assert wire.list_transactions(version=1)[2] == {}
-    assert wire.init("x").error == CT
-    assert wire.add("x", identity, ("t", 0)) == [CT]
-    held.release()
-    fresh = wire.init_ok("x")
-    assert (fresh.producer_epoch, fresh.producer_id == identity.producer_id) == (0, False)
-
-
-@rare_scans
 @rule("Expiry of transactional ids / not while a transition is pending")
 def test_initialisation_during_a_sweep(world: World) -> None:
     identity = world.wire.init_ok("x")

@@ -137,20 +137,6 @@ def test_late_append(world: World, version: int) -> None:
     assert world.wire.list_offsets("t", isolation=1) == world.wire.list_offsets("t") == 1
 
 
-@pytest.mark.profiles(*TV2)
-@rule("Guard / added, then aborted with the marker written, then appended: 47 (KAFKA-19690)")
-def test_late_append_of_a_new_client(world: World) -> None:
-    identity = world.wire.init_ok("x")
-    verified = world.hold(PausePoint.AFTER_VERIFICATION)
-    with ThreadPoolExecutor() as threads, world.connect() as other:
-        writing = threads.submit(produce, world, identity, 12)
-        verified.wait_reached()
-        assert other.end_settled("x", identity, commit=ABORT).error == NONE
-        verified.release()
-        assert writing.result() == IPE  # KAFKA-19690: the marker's epoch is later, and that is looked at first
-    assert world.wire.list_offsets("t", isolation=1) == world.wire.list_offsets("t") == 1
-
-
 @pytest.mark.parametrize("version", [10, 11])
 @rule("Guard / verified, then aborted by the server with the marker written, then appended: 47")
 def test_late_append_after_an_abort_by_the_server(world: World, version: int) -> None:
@@ -185,15 +171,6 @@ def verifications(world: World) -> Mapping[int, object]:
     assert partition is not None
     entries: Mapping[int, object] = partition.log._verifications._entries
     return entries
-
-
-@rule("Guard / is deleted by any marker of the producer")
-def test_guard_ends_with_a_marker(world: World) -> None:
-    identity = world.wire.init_ok("x")
-    assert produce(world, identity, 11) == TA
-    assert list(verifications(world)) == [identity.producer_id]
-    assert world.write_marker(identity) == NONE
-    assert verifications(world) == {}
 
 
 @rule("Guard / a higher epoch starts the memory over, a lower one is ignored")
