@@ -24,6 +24,8 @@ DUALWRITE = {
 
 INSTALLED_APPS = ["dualwrite.recipes.django", "orders"]
 
+MIDDLEWARE = ["dualwrite.recipes.django.middleware.RetryLaterMiddleware"]
+
 ROOT_URLCONF = "urls"
 ALLOWED_HOSTS = ["127.0.0.1", "testserver"]
 SECRET_KEY = "only for the example"
