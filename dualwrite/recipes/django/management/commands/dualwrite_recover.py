@@ -40,13 +40,21 @@ class Command(BaseCommand):
             help="leave a transaction to its owner until it has been open for so long; default: %(default)s",
         )
 
+        parser.add_argument(
+            "--topic",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="look in this topic, too, for transactions that no coordinator will end; may be repeated",
+        )
+
     def handle(self, *arguments: Any, **options: Any) -> None:
         alias = options["database"]
         connection = connections[alias] if alias in connections.settings else None
         if not isinstance(connection, DualWriteWrapper):
             raise CommandError(f"{alias!r} is not in DATABASES, or its ENGINE has no dual writes", returncode=2)
         try:
-            report = _recover(connection, everything=options["all"], apply=options["apply"], min_age=options["min_age"])
+            report = _recover(connection, options)
         except (DualWriteError, sa.exc.SQLAlchemyError) as error:
             raise CommandError(f"nothing more was recovered: {error}", returncode=2) from error
         for found in report.found:
@@ -60,7 +68,7 @@ class Command(BaseCommand):
             raise CommandError(f"some transactional ids are left unresolved: {how}", returncode=_LEFT)
 
 
-def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min_age: float) -> RecoveryReport:
+def _recover(connection: DualWriteWrapper, options: dict[str, Any]) -> RecoveryReport:
     pool = new_pool(connection)
     try:
         prefix, given = pool.prefix, pool.producer_settings
@@ -68,12 +76,13 @@ def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min
         pool.close()
     with RecoveryService(
         connection.new_engine(),
-        prefix="" if everything else f"{prefix}-",
-        min_age_ms=int(min_age * 1000),
+        prefix="" if options["all"] else f"{prefix}-",
+        min_age_ms=int(options["min_age"] * 1000),
+        topics=options["topic"],
         schema=schema_of(connection),
         **shared_with_admin(given),  # it sends records again as they are
     ) as service:
-        return service.recover() if apply else service.plan()
+        return service.recover() if options["apply"] else service.plan()
 
 
 def _line(found: Found) -> str:
