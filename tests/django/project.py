@@ -28,7 +28,11 @@ def set_up() -> None:
     if not settings.configured:
         pymysql.install_as_MySQLdb()
         settings.configure(
-            DATABASES={}, DUALWRITE={}, INSTALLED_APPS=["dualwrite.recipes.django"], LOGGING_CONFIG=None, USE_TZ=True
+            DATABASES={},
+            DUALWRITE={},
+            INSTALLED_APPS=["dualwrite.recipes.django", "tests.django"],
+            LOGGING_CONFIG=None,
+            USE_TZ=True,
         )
         django.setup()
 

@@ -70,6 +70,15 @@ def test_a_mistake_is_a_sentence(shop: Shop, mistake: Callable[[Shop], object], 
         del connections[shop.alias]
 
 
+def test_settings_for_development_alone(postgres_shop: Shop) -> None:
+    def found() -> list[str | None]:
+        return [message.id for message in run_checks(tags=["dualwrite"], include_deployment_checks=True)]
+
+    assert found() == ["dualwrite.W003", "dualwrite.W004"]
+    settings.DUALWRITE[postgres_shop.alias].update(create_table=False, security_protocol="SSL")
+    assert found() == []
+
+
 _WITHOUT_THE_APP = """
 import django
 from django.conf import settings
@@ -147,7 +156,7 @@ def test_the_command_finds_nothing_open(shop: Shop) -> None:
     with shop.atomic():
         shop.put(1)
     said = io.StringIO()
-    call_command("dualwrite_recover", database=shop.alias, stdout=said)
+    call_command("dualwrite_recover", "--database", shop.alias, "--topic", shop.topic, stdout=said)
     assert said.getvalue() == "0 found, 0 left, 1 settled\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.core import checks
 
-from dualwrite.recipes.django.checks import check_settings
+from dualwrite.recipes.django.checks import check_deployment, check_models, check_settings
 
 
 class DualWriteConfig(AppConfig):
@@ -17,3 +17,5 @@ class DualWriteConfig(AppConfig):
 
     def ready(self) -> None:
         checks.register(check_settings, "dualwrite")
+        checks.register(check_models, "dualwrite")
+        checks.register(check_deployment, "dualwrite", deploy=True)

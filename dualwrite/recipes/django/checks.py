@@ -8,17 +8,58 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
-from django.db import connections
+from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.django.pools import SETTING, new_pool, settings_of
+from dualwrite.recipes.django.publishing import published
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
 
 def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
     """Return the mistakes in DUALWRITE. Connects to no database."""
     return list(_messages())
+
+
+def check_models(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """Return the models with `@publish` whose rows go to a database without dual writes, so that no save succeeds."""
+    return list(_of_models())
+
+
+def _of_models() -> Iterator[CheckMessage]:
+    of_all = getattr(settings, SETTING, {})
+    for model in dict.fromkeys(each.model for each in published):
+        alias = router.db_for_write(model)
+        if alias not in of_all or not isinstance(connections[alias], DualWriteWrapper):
+            yield Error(
+                f"{model._meta.label} has @publish, and its database {alias!r} is not set up for dual writes.",
+                hint=f"Set its ENGINE to one with dual writes, and add an entry for {alias!r} to {SETTING}.",
+                obj=model,
+                id="dualwrite.E005",
+            )
+
+
+def check_deployment(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """Return the settings in DUALWRITE that are for development: `manage.py check --deploy`."""
+    of_all = getattr(settings, SETTING, {})
+    sound = of_all if isinstance(of_all, Mapping) else {}
+    return [message for alias, given in sound.items() if isinstance(given, Mapping) for message in _risks(alias, given)]
+
+
+def _risks(alias: str, given: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    if given.get("create_table", True):
+        yield Warning(
+            f"{SETTING}[{alias!r}] lets each process create missing tables, with the rights of the application.",
+            hint='Create them with `manage.py migrate`, and set "create_table": False.',
+            id="dualwrite.W003",
+        )
+    if str(given.get("security_protocol", "PLAINTEXT")).upper() in ("PLAINTEXT", "SASL_PLAINTEXT"):
+        yield Warning(
+            f"{SETTING}[{alias!r}] sends records to Kafka without encryption.",
+            hint='Set "security_protocol" to "SSL" or "SASL_SSL".',
+            id="dualwrite.W004",
+        )
 
 
 def _messages() -> Iterator[CheckMessage]:

@@ -50,7 +50,7 @@ def current_dual_write(using: str | None = None) -> DualWrite:
 
     If it could not begin, the transaction (or the savepoint) is doomed, even if the error is swallowed.
     """
-    return _connection(using).current_dual_write()
+    return connection_of(using).current_dual_write()
 
 
 def pool_status(using: str | None = None) -> PoolStatus:
@@ -60,10 +60,11 @@ def pool_status(using: str | None = None) -> PoolStatus:
 
     Raises ConfigError if the alias is not set up for dual writes.
     """
-    return pool_of(_connection(using)).status
+    return pool_of(connection_of(using)).status
 
 
-def _connection(using: str | None) -> DualWriteWrapper:
+def connection_of(using: str | None) -> DualWriteWrapper:
+    """Return the connection of an alias in this thread. Raises ConfigError if its ENGINE has no dual writes."""
     alias = DEFAULT_DB_ALIAS if using is None else using
     connection = connections[alias]
     if not isinstance(connection, DualWriteWrapper):

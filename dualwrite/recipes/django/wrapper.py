@@ -134,9 +134,7 @@ class DualWriteWrapper(BaseDatabaseWrapper):
 
     def current_dual_write(self) -> DjangoDualWrite:
         """Return the dual write of the current transaction; begin it if there is none yet."""
-        self.validate_thread_sharing()
-        if self.get_autocommit():
-            raise IllegalStateError(_NO_TRANSACTION)
+        self.assert_in_transaction()
         self.validate_no_broken_transaction()
         write = self.open_dual_write
         if write is None:
@@ -148,6 +146,12 @@ class DualWriteWrapper(BaseDatabaseWrapper):
         if write.belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         return write
+
+    def assert_in_transaction(self) -> None:
+        """Raise IllegalStateError if no COMMIT would decide a record that is sent now."""
+        self.validate_thread_sharing()
+        if self.get_autocommit():
+            raise IllegalStateError(_NO_TRANSACTION)
 
     def _begin_dual_write(self) -> DjangoDualWrite:
         self.has_just_decided = False
@@ -265,8 +269,8 @@ class DualWriteWrapper(BaseDatabaseWrapper):
 
 
 _NO_TRANSACTION: Final = (
-    "send() was called outside a transaction, and the record was not accepted, because no COMMIT would decide it: "
-    "call it inside `with transaction.atomic()`, or set ATOMIC_REQUESTS"
+    "send(), or save() of a model with @publish, was called outside a transaction; nothing was written and no record "
+    "accepted, because no COMMIT would decide it: call it inside `with transaction.atomic()`, or set ATOMIC_REQUESTS"
 )
 _OF_THE_PARENT: Final = (
     "this database transaction belongs to the process that forked, so nothing was accepted here: close the "
