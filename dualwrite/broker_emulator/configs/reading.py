@@ -12,12 +12,9 @@ from enum import Enum
 from typing import Any, Final
 
 from dualwrite.broker_emulator.configs import kafka_3_9
-from dualwrite.broker_emulator.configs.broker_settings import (
-    AUTHORIZER_SETTINGS,
-    DYNAMIC_ONLY_SETTINGS,
-    broker_synonyms,
-)
+from dualwrite.broker_emulator.configs.broker_settings import DYNAMIC_ONLY_SETTINGS, broker_synonyms
 from dualwrite.broker_emulator.configs.differences import BROKER_SETTINGS_HERE, OWN_SETTINGS
+from dualwrite.broker_emulator.configs.security_settings import AUTHORIZER_SETTINGS
 from dualwrite.broker_emulator.configs.setting import Between, ConfigType, InvalidValueError, Setting, Value, text_of
 from dualwrite.broker_emulator.security.settings import EFFECTIVE
 from dualwrite.broker_emulator.text import did_you_mean

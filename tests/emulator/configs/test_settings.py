@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig
-from dualwrite.broker_emulator.configs.broker_settings import AUTHORIZER_SETTINGS, BROKER_SETTINGS, BROKER_SYNONYMS
+from dualwrite.broker_emulator.configs.broker_settings import BROKER_SETTINGS, BROKER_SYNONYMS
 from dualwrite.broker_emulator.configs.description import DOCUMENTATION
 from dualwrite.broker_emulator.configs.differences import (
     BROKER_SETTINGS_HERE,
@@ -23,6 +23,7 @@ from dualwrite.broker_emulator.configs.resource_settings import (
     CLIENT_METRICS_SETTINGS,
     GROUP_SETTINGS,
 )
+from dualwrite.broker_emulator.configs.security_settings import AUTHORIZER_SETTINGS
 from dualwrite.broker_emulator.configs.setting import ConfigType, InvalidValueError, Setting
 from dualwrite.broker_emulator.log.log_config import LogConfig
 
