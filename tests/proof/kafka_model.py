@@ -15,7 +15,7 @@ from dualwrite.broker_emulator.api.offset_commits import COORDINATOR_ERRORS
 from dualwrite.broker_emulator.profiles import KeepPrepared
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
-from dualwrite.broker_emulator.transactions import transitions
+from dualwrite.broker_emulator.transactions import init_producer_id, transitions
 from dualwrite.broker_emulator.transactions.metadata import CoordinatorRules, ProducerPair, TransactionMetadata
 from dualwrite.client import messages as m
 from dualwrite.client.transactions.recovery import Described, DescribedState
@@ -194,16 +194,16 @@ def serve(kafka: Kafka, request: object, profile: Profile) -> tuple[Kafka, objec
 
 
 def _init(kafka: Kafka, request: m.InitProducerId, rules: CoordinatorRules) -> tuple[Kafka, object]:
-    wanted = decisions.InitProducerIdRequest(
+    wanted = init_producer_id.InitProducerIdRequest(
         request.transaction_timeout_ms,
         ProducerPair(request.producer_id, request.producer_epoch),
         request.enable_2pc,
         request.keep_prepared_txn,
     )
-    refused = decisions.check_init_request(TRANSACTIONAL_ID, wanted, rules)
+    refused = init_producer_id.check_init_request(TRANSACTIONAL_ID, wanted, rules)
     if refused is not ErrorCode.none:
         return kafka, m.InitProducerIdResponse(refused.value)
-    decision = decisions.decide_init_producer_id(
+    decision = init_producer_id.decide_init_producer_id(
         TRANSACTIONAL_ID, kafka.metadata, wanted, rules, new_producer_id=kafka.next_producer_id, now_ms=0
     )
     if decision.transition is None and decision.response.error is ErrorCode.concurrent_transactions:

@@ -15,6 +15,7 @@ from tests.proof.spaces import Space, both_ways
 from tests.proof.world import Budget
 
 _TRANSACTIONS_COORDINATOR: Final = "dualwrite/broker_emulator/transactions/coordinator.py"
+_INIT_PRODUCER_ID: Final = "dualwrite/broker_emulator/transactions/init_producer_id.py"
 _TRANSITIONS: Final = "dualwrite/broker_emulator/transactions/transitions.py"
 _TRANSACTION_END: Final = "dualwrite/client/log/transaction_end.py"
 _INITIALISATION: Final = "dualwrite/client/transactions/initialisation.py"
@@ -904,7 +905,7 @@ MUTANTS: Final = (
         "KIP-939: KeepPreparedTxn aborts nothing",
         _in(1, "a1/b1"),
         Edit(
-            _TRANSACTIONS_COORDINATOR,
+            _INIT_PRODUCER_ID,
             "if request.keep_prepared and (metadata.is_two_phase_commit or",
             "if False and (metadata.is_two_phase_commit or",
         ),
@@ -913,15 +914,13 @@ MUTANTS: Final = (
         "broker-init-no-bump",
         "InitProducerId raises the epoch",
         _in(4, "a1,a2"),
-        Edit(
-            _TRANSACTIONS_COORDINATOR, "pair = ProducerPair(pid, epoch + 1)", "pair = ProducerPair(pid, max(epoch, 0))"
-        ),
+        Edit(_INIT_PRODUCER_ID, "pair = ProducerPair(pid, epoch + 1)", "pair = ProducerPair(pid, max(epoch, 0))"),
     ),
     _mutant(
         "broker-init-over-open",
         "InitProducerId aborts the open transaction",
         _in(4, "a1", crashes=1),
-        Edit(_TRANSACTIONS_COORDINATOR, "if metadata.state is not ONGOING:", "if True:"),
+        Edit(_INIT_PRODUCER_ID, "if metadata.state is not ONGOING:", "if True:"),
     ),
     _mutant(
         "broker-add-while-ending",

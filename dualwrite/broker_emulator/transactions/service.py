@@ -1,35 +1,27 @@
-"""The transaction coordinator of one node: carries out the pure decisions of `coordinator.py`.
+"""The transaction coordinator of one node: the ids that it owns, their requests, inspection and scans.
 
-Everything here runs in the emulator's one event loop; a step between two awaits is atomic, and `pending_state` protects
-a transactional id across them (other requests get CONCURRENT_TRANSACTIONS). A started call must run to its end, as a
-broker finishes a request whose client is gone: cancelling it would leave the id pending.
+`coordinator.py` and `init_producer_id.py` decide, `execution.py` carries out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterator
-from typing import Final
+from collections.abc import Collection, Iterator
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
-from dualwrite.broker_emulator.slices import Retries, all_done
-from dualwrite.broker_emulator.suspended_coroutine import Soon, begin, finish
+from dualwrite.broker_emulator.pause_points import PausePoints
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import coordinator as decisions
-from dualwrite.broker_emulator.transactions import inspection, transitions
+from dualwrite.broker_emulator.transactions import init_producer_id, inspection, transitions
 from dualwrite.broker_emulator.transactions.coordinator import (
-    CANCEL,
-    RETRY,
     EndTxnResult,
-    InitProducerIdRequest,
-    InitProducerIdResult,
-    reaction_to,
 )
+from dualwrite.broker_emulator.transactions.execution import Execution
+from dualwrite.broker_emulator.transactions.init_producer_id import InitProducerIdRequest, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.inspection import (
     ListTransactionsResult,
     TransactionDescription,
@@ -44,28 +36,15 @@ from dualwrite.broker_emulator.transactions.metadata import (
     Progress,
     TransactionMetadata,
 )
-from dualwrite.broker_emulator.transactions.ports import Marker, MarkerSender, ProducerIdSource, StateLog
+from dualwrite.broker_emulator.transactions.ports import MarkerSender, ProducerIdSource, StateLog
 from dualwrite.broker_emulator.transactions.states import (
-    COMPLETE_STATES,
-    ONGOING,
-    PREPARE_COMMIT,
     PREPARE_STATES,
-    TransactionState,
 )
 from dualwrite.broker_emulator.transactions.transaction_log import (
     decode_key,
     decode_value,
-    encode_key,
-    encode_value,
-    fits_version_0,
     partition_for,
-    value_version,
 )
-from dualwrite.broker_emulator.transactions.transitions import Transition
-
-RETRY_BACKOFF_S = 0.01
-_MARKERS_AT_ONCE: Final = 500
-"""Markers written before the response to EndTxn if none has to wait; more of them pause for other clients."""
 
 
 class TransactionCoordinator:
@@ -83,18 +62,15 @@ class TransactionCoordinator:
         pause_points: PausePoints,
     ) -> None:
         self.node_id = node_id
+        self._execution = Execution(node_id=node_id, clock=clock, log=log, markers=markers, pause_points=pause_points)
         self.configure(config)
         self._partition_count = config.transaction_state_log_num_partitions
         self._clock = clock
         self._log = log
         self._producer_ids = producer_ids
-        self._markers = markers
-        self._pause_points = pause_points
         self._partitions: dict[int, OwnedPartition] = {}
         self._loading: set[int] = set()
-        self._retries = Retries(RETRY_BACKOFF_S)
-        self.background_tasks: set[asyncio.Task[None]] = set()
-        """Markers being written, and aborts and removals started by the scans."""
+        self.background_tasks = self._execution.background_tasks
         self._is_active = True
 
     # --- ownership ---
@@ -126,10 +102,10 @@ class TransactionCoordinator:
         self.unload_partition(partition)
         self._partitions[partition] = owned
         for metadata in owned.ids.values():
-            self._watch_timeout(owned, metadata)
-            self._watch_expiry(owned, metadata)
+            self._execution.watch_timeout(owned, metadata)
+            self._execution.watch_expiry(owned, metadata)
             if metadata.state in PREPARE_STATES:
-                self._start(self._write_markers(MarkerRun(owned, metadata)))
+                self._execution.start(self._execution.write_markers(MarkerRun(owned, metadata)))
 
     def unload_partition(self, partition: int) -> None:
         """Lose leadership: forget the partition's ids; requests whose append is in flight get NOT_COORDINATOR."""
@@ -145,8 +121,7 @@ class TransactionCoordinator:
         records follow the cluster's version at that moment (KIP-890).
         """
         self._rules = CoordinatorRules.from_config(config)
-        self._value_version = value_version(self._rules.transaction_version)
-        self._logged = self._rules.logged
+        self._execution.configure(config)
 
     def halt(self) -> None:
         """Stop all background work at once; from then on requests get NOT_COORDINATOR, inspection gets error 15."""
@@ -190,7 +165,7 @@ class TransactionCoordinator:
         request = InitProducerIdRequest(
             timeout_ms, ProducerPair(producer_id, producer_epoch), enable_2pc, keep_prepared
         )
-        error = decisions.check_init_request(transactional_id, request, self._rules)
+        error = init_producer_id.check_init_request(transactional_id, request, self._rules)
         if error is not NO_ERROR:
             return InitProducerIdResult(error)
         if transactional_id is None:
@@ -199,7 +174,7 @@ class TransactionCoordinator:
         if owned is None:
             return InitProducerIdResult(self._not_owned_error(transactional_id))
         metadata = owned.ids.get(transactional_id)
-        decision = decisions.decide_init_producer_id(
+        decision = init_producer_id.decide_init_producer_id(
             transactional_id,
             metadata,
             request,
@@ -208,7 +183,7 @@ class TransactionCoordinator:
             now_ms=self._clock.now_ms(),
         )
         if decision.transition is not None:
-            error = await self._carry_out(owned, decision.transition)
+            error = await self._execution.carry_out(owned, decision.transition)
         return decision.response if error is NO_ERROR else InitProducerIdResult(error)
 
     async def set_next_epoch(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
@@ -218,10 +193,12 @@ class TransactionCoordinator:
             return self._not_owned_error(transactional_id)
         metadata = owned.ids.get(transactional_id)
         spare, now_ms = self._spare_producer_id(metadata), self._clock.now_ms()
-        transition = decisions.decide_next_epoch(
+        transition = init_producer_id.decide_next_epoch(
             transactional_id, metadata, producer_epoch, new_producer_id=spare, now_ms=now_ms
         )
-        return ErrorCode.concurrent_transactions if transition is None else await self._carry_out(owned, transition)
+        if transition is None:
+            return ErrorCode.concurrent_transactions
+        return await self._execution.carry_out(owned, transition)
 
     async def add_partitions(
         self,
@@ -251,7 +228,7 @@ class TransactionCoordinator:
         )
         if decision.transition is None:
             return decision.response
-        return await self._carry_out(owned, decision.transition)
+        return await self._execution.carry_out(owned, decision.transition)
 
     def verify_partitions(
         self,
@@ -299,7 +276,7 @@ class TransactionCoordinator:
         )
         if decision.transition is None:
             return decision.response
-        error = await self._carry_out(owned, decision.transition)
+        error = await self._execution.carry_out(owned, decision.transition)
         return decision.response if error is NO_ERROR else EndTxnResult(error)
 
     def _spare_producer_id(self, metadata: TransactionMetadata | None) -> int:
@@ -373,16 +350,9 @@ class TransactionCoordinator:
                 metadata = owned.ids.get(transactional_id)
                 if metadata is None:
                     continue
-                self._watch_timeout(owned, metadata)
+                self._execution.watch_timeout(owned, metadata)
                 if decisions.has_timed_out(metadata, now_ms):
-                    self._start(self._abort_timed_out(owned, transactional_id))
-
-    @staticmethod
-    def _watch_timeout(owned: OwnedPartition, metadata: TransactionMetadata) -> None:
-        """Schedule a scan of the id for the time at which its transaction may time out."""
-        deadline_ms = decisions.timeout_deadline_ms(metadata)
-        if deadline_ms is not None:
-            owned.timeouts.schedule(metadata.transactional_id, deadline_ms)
+                    self._execution.start(self._abort_timed_out(owned, transactional_id))
 
     async def _abort_timed_out(self, owned: OwnedPartition, transactional_id: str) -> None:
         metadata = owned.ids.get(transactional_id)
@@ -395,7 +365,7 @@ class TransactionCoordinator:
             now_ms=self._clock.now_ms(),
         )
         if transition is not None:
-            await self._carry_out(owned, transition)
+            await self._execution.carry_out(owned, transition)
 
     def expire_transactional_ids(self) -> None:
         """Start removing every id that has been unused for `transactional.id.expiration.ms`; call at intervals."""
@@ -405,192 +375,12 @@ class TransactionCoordinator:
                 metadata = owned.ids.get(transactional_id)
                 if metadata is None:
                     continue
-                self._watch_expiry(owned, metadata)
+                self._execution.watch_expiry(owned, metadata)
                 if decisions.has_expired(metadata, self._rules, now_ms):
-                    self._start(self._expire(owned, transactional_id))
-
-    def _watch_expiry(self, owned: OwnedPartition, metadata: TransactionMetadata) -> None:
-        """Schedule a scan of the id for the time at which it may expire."""
-        owned.expiries.schedule(metadata.transactional_id, decisions.expiry_deadline_ms(metadata, self._rules))
+                    self._execution.start(self._expire(owned, transactional_id))
 
     async def _expire(self, owned: OwnedPartition, transactional_id: str) -> None:
         metadata = owned.ids.get(transactional_id)
         if metadata is None or not decisions.has_expired(metadata, self._rules, self._clock.now_ms()):
             return
-        owned.ids[transactional_id] = metadata._replace(pending_state=TransactionState.DEAD)
-        if self._pause_points.active:
-            await self._reach(PausePoint.BEFORE_TOMBSTONE_APPEND, metadata)
-        error = self._log.append(owned.partition, encode_key(transactional_id), None)
-        if not isinstance(error, ErrorCode):
-            error = await error
-        if error is NO_ERROR:
-            del owned.ids[transactional_id]
-        else:
-            owned.ids[transactional_id] = metadata
-
-    # --- transitions and markers ---
-
-    async def _carry_out(self, owned: OwnedPartition, transition: Transition) -> ErrorCode:
-        """Append a transition's record, with the id pending meanwhile; return the client's error if that fails."""
-        after = transition.after
-        owned.ids[after.transactional_id] = transition.during
-        error = self._append(owned, after)
-        if not isinstance(error, ErrorCode):
-            error = await error
-        if error is not NO_ERROR:
-            if error is ErrorCode.unsupported_version and self._rules.unwritable_record_wedges:
-                return error
-            if transition.on_failure is None:
-                del owned.ids[after.transactional_id]
-            else:
-                owned.ids[after.transactional_id] = transition.on_failure
-            return decisions.client_error_of_append(error)
-        owned.ids[after.transactional_id] = after
-        if after.state is ONGOING:
-            self._watch_timeout(owned, after)
-        elif transition.on_failure is None:
-            self._watch_expiry(owned, after)
-        if self._pause_points.active:
-            await self._reach(_AFTER_APPEND, after)
-        if not owned.is_led:
-            return ErrorCode.not_coordinator
-        if after.state in PREPARE_STATES:
-            self._start_markers(MarkerRun(owned, after))
-        return NO_ERROR
-
-    def _append(
-        self, owned: OwnedPartition, metadata: TransactionMetadata, *, has_paused: bool = False
-    ) -> Soon[ErrorCode]:
-        if self._pause_points.active and not has_paused:
-            return self._append_after_pause(owned, metadata)
-        version = self._value_version
-        if version == 0 and not fits_version_0(metadata):
-            return ErrorCode.unsupported_version
-        value = encode_value(metadata, version, **self._logged)
-        return self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
-
-    async def _append_after_pause(self, owned: OwnedPartition, metadata: TransactionMetadata) -> ErrorCode:
-        await self._reach(_BEFORE_APPEND, metadata)
-        if not owned.is_led:
-            return ErrorCode.not_coordinator
-        error = self._append(owned, metadata, has_paused=True)
-        return error if isinstance(error, ErrorCode) else await error
-
-    async def _write_markers(self, run: MarkerRun) -> None:
-        run.owned.marker_runs[run.decided.transactional_id] = run
-        partitions = run.decided.topic_partitions
-        if len(partitions) == 1:
-            await self._write_marker(run, *partitions)
-        else:  # a leader that does not respond must not delay the others
-            works = (self._write_marker(run, topic_partition) for topic_partition in sorted(partitions))
-            await all_done(works, at_once=_MARKERS_AT_ONCE)
-        if not run.is_cancelled:
-            await self._complete(run)
-
-    async def _write_marker(self, run: MarkerRun, topic_partition: TopicPartition) -> None:
-        owned, decided = run.owned, run.decided
-        is_commit = decided.state is PREPARE_COMMIT
-        marker = Marker(  # by position: by name it takes three times as long
-            decided.producer_id,
-            decided.producer_epoch,
-            owned.coordinator_epoch,
-            is_commit,
-            decided.client_transaction_version,
-        )
-        is_sent = False  # even if another partition's response cancels the run, each partition is sent its marker once
-        while owned.is_led and not (is_sent and run.is_cancelled):
-            is_sent = True
-            if self._pause_points.active:
-                await self._reach(PausePoint.BEFORE_MARKER, decided, topic_partition)
-            response = self._markers.send(topic_partition, marker)
-            if response is not None and not isinstance(response, ErrorCode):
-                response = await response
-            if self._pause_points.active:
-                await self._reach(PausePoint.AFTER_MARKER, decided, topic_partition)
-            reaction = reaction_to(response)
-            if reaction is CANCEL:
-                run.is_cancelled = True
-            elif reaction is RETRY:
-                await self._retries.turn()
-            else:
-                run.acknowledged.add(topic_partition)
-                return
-
-    async def _complete(self, run: MarkerRun) -> None:
-        """Append the Complete record. Retry until it succeeds, because the decision and the markers are written."""
-        owned, name = run.owned, run.decided.transactional_id
-        while owned.is_led:
-            transition = transitions.completed(owned.ids[name], self._clock.now_ms())
-            error = self._append(owned, transition.after)
-            if not isinstance(error, ErrorCode):
-                error = await error
-            if error is NO_ERROR:
-                owned.ids[name] = transition.after
-                del owned.marker_runs[name]
-                if self._pause_points.active:
-                    await self._reach(_AFTER_APPEND, transition.after)
-                return
-            await self._retries.turn()
-
-    async def _reach(
-        self,
-        point: PausePoint | tuple[PausePoint, PausePoint, PausePoint],
-        metadata: TransactionMetadata,
-        topic_partition: TopicPartition | None = None,
-    ) -> None:
-        if not isinstance(point, PausePoint):
-            point = point[(metadata.state in PREPARE_STATES) + 2 * (metadata.state in COMPLETE_STATES)]
-        where = {} if topic_partition is None else topic_partition._asdict()
-        await self._pause_points.reach(
-            point,
-            node_id=self.node_id,
-            transactional_id=metadata.transactional_id,
-            producer_id=metadata.producer_id,
-            producer_epoch=metadata.producer_epoch,
-            state=metadata.state.label,
-            **where,
-        )
-
-    def _start_markers(self, run: MarkerRun) -> None:
-        """Write markers synchronously until they block; with pause points active, in the background.
-
-        If a transaction is complete before the response to its EndTxn, the client's next transaction does not get
-        CONCURRENT_TRANSACTIONS, after which clients back off for 20 ms and more.
-        """
-        writing = self._write_markers(run)
-        if self._pause_points.active:
-            self._start(writing)
-            return
-        try:
-            rest = begin(writing)
-        except Exception as error:
-            self._failed(asyncio.get_running_loop(), error)
-        else:
-            if rest is not None:
-                self._start(finish(rest))
-
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self.background_tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self.background_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(task.get_loop(), error)
-
-    @staticmethod
-    def _failed(loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
-        loop.call_exception_handler({"message": "the transaction coordinator failed", "exception": error})
-
-
-_BEFORE_APPEND = (
-    PausePoint.BEFORE_STATE_APPEND,
-    PausePoint.BEFORE_PREPARE_APPEND,
-    PausePoint.BEFORE_COMPLETE_APPEND,
-)
-_AFTER_APPEND = (
-    PausePoint.AFTER_STATE_APPEND,
-    PausePoint.AFTER_PREPARE_APPEND,
-    PausePoint.AFTER_COMPLETE_APPEND,
-)
+        await self._execution.remove(owned, metadata)

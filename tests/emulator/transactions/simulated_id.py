@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.config import TWO_PHASE_COMMIT_TIMEOUT_MS
 from dualwrite.broker_emulator.topics.topics import TopicPartition
-from dualwrite.broker_emulator.transactions import coordinator, transitions
-from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdRequest, InitProducerIdResult
+from dualwrite.broker_emulator.transactions import coordinator, init_producer_id, transitions
+from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult
+from dualwrite.broker_emulator.transactions.init_producer_id import InitProducerIdRequest, InitProducerIdResult
 from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, CoordinatorRules, ProducerPair, TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transaction_log import decode_value, encode_value, value_version
@@ -71,10 +72,10 @@ class SimulatedId:
         self, expected: ProducerPair = NO_PAIR, *, keep: bool = False, timeout_ms: int = 60_000, two_pc: bool = False
     ) -> tuple[InitProducerIdResult, Transition | None]:
         request = InitProducerIdRequest(timeout_ms, expected, two_pc, keep)
-        error = coordinator.check_init_request(TXN, request, self.rules)
+        error = init_producer_id.check_init_request(TXN, request, self.rules)
         if error is not ErrorCode.none:
             return InitProducerIdResult(error), None
-        decision = coordinator.decide_init_producer_id(
+        decision = init_producer_id.decide_init_producer_id(
             TXN, self.metadata, request, self.rules, new_producer_id=self._new_producer_id(), now_ms=self.now_ms
         )
         return decision.response, decision.transition

@@ -26,7 +26,8 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions import transitions
-from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult, InitProducerIdResult
+from dualwrite.broker_emulator.transactions.coordinator import EndTxnResult
+from dualwrite.broker_emulator.transactions.init_producer_id import InitProducerIdResult
 from dualwrite.broker_emulator.transactions.metadata import NO_PAIR, ProducerPair, TransactionMetadata
 from dualwrite.broker_emulator.transactions.states import COMPLETE_STATES, PREPARE_STATES, TransactionState
 from dualwrite.broker_emulator.transactions.transitions import Transition

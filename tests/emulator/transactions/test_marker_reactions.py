@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.transactions.coordinator import MarkerReaction, reaction_to
+from dualwrite.broker_emulator.transactions.execution import MarkerReaction, reaction_to
 
 KAFKA_REACTIONS = {
     0: MarkerReaction.ACKNOWLEDGED,

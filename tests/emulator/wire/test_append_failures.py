@@ -24,11 +24,11 @@ class FailingLog:
 
     def __init__(self, world: World) -> None:
         (node,) = world.emulator.cluster.nodes.values()
-        self._coordinator = node.transactions
-        self._log = self._coordinator._log
+        execution = node.transactions._execution
+        self._log = execution._log
         self.errors: list[ErrorCode] = []
         self.completion_errors: list[ErrorCode] = []
-        self._coordinator._log = self
+        execution._log = self
 
     async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
         if self.errors:
