@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from dualwrite.broker_emulator.cluster.node import Node
-from dualwrite.broker_emulator.net.server import ClosingLog, Connection
+from dualwrite.broker_emulator.net.client_transport import ClosingLog
+from dualwrite.broker_emulator.net.server import Connection
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Endpoint, Listener, SecurityProtocol, check_listeners
 from dualwrite.broker_emulator.security.settings import listeners_from
 

@@ -12,7 +12,8 @@ from dualwrite.broker_emulator.api.registry import API_VERSIONS, APIS, SASL_AUTH
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.messages.call import Call, CloseConnectionError
 from dualwrite.broker_emulator.messages.schema import Schema
-from dualwrite.broker_emulator.net.server import ClosingLog, Connection
+from dualwrite.broker_emulator.net.client_transport import ClosingLog
+from dualwrite.broker_emulator.net.server import Connection
 from dualwrite.broker_emulator.security.login import Login, LoginFailedError, Reaction, RequestKind, State
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Fault
-from dualwrite.broker_emulator.net import server
-from dualwrite.broker_emulator.net.server import LINES_PER_INTERVAL, ClosingLog
+from dualwrite.broker_emulator.net import client_transport
+from dualwrite.broker_emulator.net.client_transport import LINES_PER_INTERVAL, ClosingLog
 from tests.emulator.api.raw_client import RawClient, decode, encode, fetch_fields, plain_batch
 from tests.support.conditions import until
 
@@ -89,7 +89,7 @@ def test_responses_unread_by_all_clients_are_limited_in_total(
 ) -> None:
     """The connection that has gone longest without reading is closed."""
     size = 20_000_000  # twice as much as sockets take
-    monkeypatch.setattr(server, "MAX_UNREAD_OF_ALL", size + size // 8)
+    monkeypatch.setattr(client_transport, "MAX_UNREAD_OF_ALL", size + size // 8)
     config = BrokerConfig(message_max_bytes=2 * size, socket_request_max_bytes=2 * size)
     with Emulator(config=config, topics={"t": 1}) as emulator, ExitStack() as stack:
         clients = [stack.enter_context(RawClient(emulator.bootstrap_servers)) for _ in range(3)]

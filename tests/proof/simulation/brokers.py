@@ -14,8 +14,9 @@ from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.groups.shard import GroupShard
+from dualwrite.broker_emulator.net.client_transport import ClosingLog
 from dualwrite.broker_emulator.net.markers import send_marker_with_faults
-from dualwrite.broker_emulator.net.server import ClosingLog, Connection
+from dualwrite.broker_emulator.net.server import Connection
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.listener import Endpoint
 from dualwrite.broker_emulator.storage.storage import Storage
