@@ -349,7 +349,7 @@ def body_of(header: BatchHeader, batch: bytes | memoryview) -> Steps[bytes]:
     if header.compression != GZIP:
         return _uncompressed(header, body)
     with _as_corrupt():
-        return (yield from decompressed_gzip(body, _limit_of(header)))
+        return (yield from decompressed_gzip(body, limit_for(header.size_bytes)))
 
 
 def iter_body(header: BatchHeader, body: bytes, most: int | None = None) -> Iterator[Record]:
@@ -364,7 +364,7 @@ def iter_body(header: BatchHeader, body: bytes, most: int | None = None) -> Iter
     for _ in range(header.record_count):
         try:
             if is_limited and (size := decode_varint(body, position)[0]) > largest:
-                raise RecordTooLargeError(f"a record has {size} bytes, max.decompressed.message.bytes={most}")
+                raise RecordTooLargeError(f"record size {size} exceeds max.decompressed.message.bytes={most}")
             record, position = decode_record(body, position, header.base_offset, header.base_timestamp)
         except IndexError as error:
             raise CorruptRecordError(f"a record at position {position} of its batch does not parse") from error
@@ -379,11 +379,7 @@ def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
     if header.compression != GZIP:
         raise UnsupportedCompressionError(f"compression type {header.compression} is not decoded by the broker")
     with _as_corrupt():
-        return decompressed(header.compression, body, _limit_of(header))
-
-
-def _limit_of(header: BatchHeader) -> int:
-    return limit_for(header.size_bytes)
+        return decompressed(header.compression, body, limit_for(header.size_bytes))
 
 
 @contextmanager
