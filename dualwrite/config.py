@@ -260,7 +260,7 @@ def _url(name: str, scheme: str, rest: str) -> str:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name}: {shown(value)} is not a non-empty str")
+        raise ConfigError(f"{name} must be a non-empty string, not {shown(value)}")
     return exact(value)
 
 

@@ -371,7 +371,7 @@ class Producer(ProducerBase[RecordFuture]):
 
     def _check_may_wait(self) -> None:
         if threading.get_ident() == self._io.ident:
-            raise IllegalStateError("a producer cannot be waited for in its own I/O thread")
+            raise IllegalStateError("cannot wait for a producer in its own I/O thread")
         if sys.is_finalizing():
             raise IllegalStateError("the interpreter is shutting down and has stopped the producer's I/O thread")
 

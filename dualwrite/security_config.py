@@ -110,13 +110,13 @@ def _one_of(*choices: str) -> Callable[[str, Any], str]:
 def _secret(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value):
         return None if value is None else exact(value)
-    raise ConfigError(f"{name} is not a non-empty str")
+    raise ConfigError(f"{name} must be a non-empty string")
 
 
 def _login(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value and "\0" not in value):
         return None if value is None else exact(value)
-    raise ConfigError(f"{name}: {value!r} is not a non-empty str without NUL")
+    raise ConfigError(f"{name} must be a non-empty string without NUL, not {value!r}")
 
 
 def _path(name: str, value: Any) -> str | None:

@@ -81,7 +81,7 @@ def _column_now(options: DualTable, field: pa.Field, columns: pa.Schema) -> pa.F
     if now.type != field.type and why_not(field.type, now.type) is not None:
         raise _changed(options, field, now)
     if field.nullable and not now.nullable:
-        raise refused(f"the column {now.name} of {options.table} is NOT NULL now")
+        raise refused(f"the column {now.name} of {options.table} has become NOT NULL")
     return now
 
 

@@ -104,7 +104,7 @@ def _offsets(topic: str, partitions: Mapping[str, object]) -> Iterator[tuple[Par
     for number, offset in partitions.items():
         if number != TOPIC_ID:
             if not (str(number).isascii() and str(number).isdecimal()):
-                raise ValueError(f"{number!r} of the topic {topic} is not the number of a partition")
+                raise ValueError(f"topic {topic}: {number!r} is not a partition number")
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
                 raise ValueError(f"{offset!r} of {topic}-{number} is not an offset")
             yield Partition(topic, int(number)), offset

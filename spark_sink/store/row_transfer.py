@@ -82,7 +82,7 @@ def check_fractions(column: pa.Array, type_: ColumnType) -> None:
     moments = _in_microseconds(column).view(pa.int64())
     if pc.any(pc.not_equal(pc.multiply(pc.divide(moments, unit), unit), moments)).as_py():
         raise DualTableError(
-            f"a column keeps {type_.scale} digits of a second, but a value has more, which the database would round; "
+            f"a column keeps {type_.scale} fractional digits of a second, and a value more, which would be rounded; "
             "no part of this attempt was written: remove them with date_trunc(), or give the column 6 digits"
         )
 

@@ -335,7 +335,7 @@ def check_ended(
         )
     if quiet_ms < min_age_ms:
         raise SinkError(
-            f"the sink {sink_id!r} has changed {quiet_ms // 1000} s ago, so its application may be running; nothing "
+            f"the sink {sink_id!r} changed {quiet_ms // 1000} s ago, so its application may be running; nothing "
             "was dropped: stop it, or wait until the sink has not changed for --min-age"
         )
 

@@ -227,7 +227,7 @@ def test_blocks_of_one_row_are_published_in_the_order_of_their_commits(on_mariad
     assert in_order(scenario) == [str(number) for number in range(1, 9 * BLOCKS + 1)]
 
 
-def test_an_open_block_keeps_no_batch_waiting(on_mariadb: Scenario) -> None:
+def test_an_open_block_does_not_delay_a_batch(on_mariadb: Scenario) -> None:
     """InnoDB would wait for its row if it scanned the table to delete a large batch."""
     scenario = on_mariadb
     with scenario.database.aside.begin() as root:

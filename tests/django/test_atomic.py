@@ -606,7 +606,7 @@ def test_a_loss_at_the_end_of_no_autocommit_is_an_error(mysql_shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_outcome_that_is_unknown_stays_the_error(store: Database, emulator: Emulator, applied: bool) -> None:
+def test_outcome_unknown_reaches_the_caller(store: Database, emulator: Emulator, applied: bool) -> None:
     """`atomic()` would connect again, and the error of that would hide the outcome."""
     ran: list[int] = []
 
@@ -631,7 +631,7 @@ def test_an_outcome_that_is_unknown_stays_the_error(store: Database, emulator: E
         assert shop.written() == ["1"] * applied + ["2"]
 
 
-def test_an_interruption_after_the_decision_runs_the_callbacks(store: Database, emulator: Emulator) -> None:
+def test_callbacks_run_despite_an_interruption_after_the_decision(store: Database, emulator: Emulator) -> None:
     ran: list[int] = []
 
     def interrupt() -> None:

@@ -50,7 +50,7 @@ def test_requests_errors_and_bytes(emulator: Emulator, client: RawClient) -> Non
 
 
 def test_metrics_of_an_unknown_partition_raise_key_error(emulator: Emulator) -> None:
-    with pytest.raises(KeyError, match="no node had requests of EndTxnn"):
+    with pytest.raises(KeyError, match="no node has served EndTxnn"):
         emulator.metrics().api("EndTxnn")
     with pytest.raises(KeyError, match="t-9"):
         emulator.metrics().partition("t", 9)

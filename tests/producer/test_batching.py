@@ -28,7 +28,7 @@ QUEUES = (producer_core.__file__, accumulator.__file__, value_batch.__file__)
         lambda producer: producer.flush(),
     ],
 )
-def test_an_exception_of_a_signal_strikes_no_other_record(
+def test_an_exception_from_a_signal_handler_affects_no_other_record(
     emulator: Emulator, make_producer: MakeProducer, act: Callable[[Producer], object]
 ) -> None:
     producer = make_producer(None, linger_ms=LONG_MS, delivery_timeout_ms=2 * LONG_MS, batch_size=10_000)
@@ -65,7 +65,7 @@ def test_without_lingering_a_record_is_sent_at_once(make_producer: MakeProducer)
     assert producer.metrics()["batch-total"] == 3
 
 
-def test_a_batch_size_of_nothing_makes_a_batch_per_record(make_producer: MakeProducer) -> None:
+def test_batch_size_zero_sends_each_record_in_its_own_batch(make_producer: MakeProducer) -> None:
     producer = make_producer(None, linger_ms=LONG_MS, delivery_timeout_ms=2 * LONG_MS, batch_size=0)
     sent = producer.send_batch("orders", [b"a", b"b", b"c"])
     producer.flush()

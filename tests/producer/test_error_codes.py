@@ -94,7 +94,7 @@ def transaction(producer: Producer, value: str, offset: int) -> None:
 
 
 @cases(RETRIED)
-def test_an_error_that_passes_is_not_heard_of(world: World, api: str, code: int) -> None:
+def test_a_transient_error_is_retried_silently(world: World, api: str, code: int) -> None:
     fault = world.fault(api, Error(code), count=2)
     producer = world.ready()
     transaction(producer, "first", 1)

@@ -214,7 +214,7 @@ def test_an_aiokafka_consumer(emulator: Emulator, producer: Producer) -> None:
         (b"CGMDv2:\x05\0\0\0g\0m\0\0\0", ConsumerGroupMetadata("g", 5, "m", "")),
     ],
 )
-def test_librdkafkas_bytes(serialized: bytes, group: ConsumerGroupMetadata) -> None:
+def test_group_metadata_serialized_by_librdkafka_is_understood(serialized: bytes, group: ConsumerGroupMetadata) -> None:
     assert group_of(serialized) == group
 
 

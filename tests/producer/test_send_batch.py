@@ -154,7 +154,7 @@ def test_an_abort_fails_the_batch(make_producer: MakeProducer, read_committed: R
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_table_with_everything(emulator: Emulator, make_producer: MakeProducer, codec: str) -> None:
+def test_an_arrow_table_with_every_column(emulator: Emulator, make_producer: MakeProducer, codec: str) -> None:
     when = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     table = pa.table(
         {

@@ -23,7 +23,7 @@ def prepared(producer: Producer, value: str = "v") -> PreparedTxnState:
 
 
 @pytest.mark.parametrize("form", [str, lambda state: str(state).encode(), lambda state: None])
-def test_a_stored_text_is_not_taken_for_another_state(
+def test_a_stored_text_is_not_mistaken_for_another_state(
     make_producer: MakeProducer, read_committed: ReadCommitted, form: Callable[[PreparedTxnState], object]
 ) -> None:
     """A state given as text would compare unequal, and its committed data would be aborted."""

@@ -64,7 +64,7 @@ def test_an_impossible_host_name() -> None:
     assert "cannot connect to a..b:9092: " in init_in_vain("a..b:9092")
 
 
-def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
+def test_a_listener_that_never_responds(listener: socket.socket) -> None:
     assert f"(still connecting to {address(listener)})" in init_in_vain(address(listener))
     said = init_in_vain(address(listener), request_timeout_ms=50)
     assert "no response to ApiVersions within request.timeout.ms=50" in said

@@ -49,6 +49,6 @@ def test_each_tier_is_searched_in_processes_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("tier", PROFILES)
-def test_a_catalogue_names_each_space_once(tier: int) -> None:
+def test_each_search_space_has_a_unique_name(tier: int) -> None:
     names = [space.name for space in catalogue(tier)]
     assert len(set(names)) == len(names)

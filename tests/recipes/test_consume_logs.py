@@ -276,7 +276,7 @@ def logs() -> tuple[ConsumedLogs, FakeConsumer]:
     return checked, consumer
 
 
-def test_a_gap_behind_a_new_position_is_read_twice_before_it_counts(
+def test_a_gap_after_a_new_position_is_confirmed_by_a_second_read(
     logs: tuple[ConsumedLogs, FakeConsumer],
 ) -> None:
     checked, consumer = logs

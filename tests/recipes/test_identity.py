@@ -392,7 +392,7 @@ def test_a_process_decides_between_two_readings_of_another(servers: str, tmp_pat
         assert SqlAlchemyDatabase(engine).identity() == made
 
 
-def test_many_processes_make_one_identity(postgres: PostgresDatabase) -> None:
+def test_concurrent_processes_agree_on_one_identity(postgres: PostgresDatabase) -> None:
 
     def first_use(_: int) -> DatabaseIdentity:
         create_state_table(postgres.aside)

@@ -308,7 +308,7 @@ def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Op
 
 @pytest.mark.parametrize("table", ["lease", "outbox"])
 @pytest.mark.parametrize("on_sqlalchemy", [False, True], ids=["psycopg", "sqlalchemy"])
-def test_a_table_is_missing(scenario: PsycopgScenario, table: str, on_sqlalchemy: bool) -> None:
+def test_a_pool_without_a_table_begins_no_block(scenario: PsycopgScenario, table: str, on_sqlalchemy: bool) -> None:
     write_elsewhere(scenario, 1)
     execute(scenario, f"DROP TABLE kafka_transaction_{table}")
     settings = settings_for(scenario, create_table=False)

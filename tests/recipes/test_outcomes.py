@@ -149,7 +149,7 @@ OF_A_BLOCK = (Api.FIND_COORDINATOR, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_
 REFUSALS = [(api, code) for api, code in ERROR_CLASSES if api in OF_A_BLOCK and error_class(api, code) not in RETRIED]
 
 
-def test_an_error_of_kafka_speaks_of_blocks(scenario: Scenario) -> None:
+def test_kafka_errors_speak_of_blocks_and_not_of_producer_calls(scenario: Scenario) -> None:
     """Users of a writer have none of a producer's calls."""
     for number, (api, code) in enumerate(REFUSALS):
         refused = scenario.emulator.faults.add(Fault(api=api.kafka_name, action=Error(code), count=None))

@@ -126,7 +126,7 @@ def test_an_open_transaction_is_not_aborted_by_a_database_that_may_be_outdated(
     site.assert_agreed("later")
 
 
-def test_kafka_leaves_while_the_log_is_read(site: Site) -> None:
+def test_kafka_becomes_unreachable_while_the_log_is_read(site: Site) -> None:
     """The row is locked meanwhile, so its transaction ends as soon as no broker can be reached."""
     site.write("before")
     site.decided()

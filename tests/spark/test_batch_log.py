@@ -64,7 +64,7 @@ def test_each_batch_completed_by_a_plan_has_a_line(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_many_transactions_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_of_many_transactions_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     many = [result(partition) for partition in range(MANY_TRANSACTIONS + 1)]
     log_batch("s", "q", 1, many[1:], summary(len(many) - 1))
     log_batch("s", "q", 2, many, summary(len(many)))

@@ -47,7 +47,7 @@ def test_whether_a_batch_is_under_way(directory: Path) -> None:
     assert checkpoint.is_inside_batch() is False
 
 
-def test_at_the_very_first_batch_there_is_no_log_of_commits(directory: Path) -> None:
+def test_before_the_first_batch_there_is_no_commit_log(directory: Path) -> None:
     for file in (directory / "commits").iterdir():
         file.unlink()
     (directory / "commits").rmdir()

@@ -370,7 +370,7 @@ def test_an_unknown_sink_has_no_generation(store: AnyStore, sink: str) -> None:
 # ---- decisions -----------------------------------------------------------------------------------------------
 
 
-def test_a_decision_is_taken_once(store: AnyStore, sink: str) -> None:
+def test_a_decision_is_made_once(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     winner, loser = prepared(store, sink, generation), prepared(store, sink, generation, partition=1)
     asked = decision(sink, generation, winner)

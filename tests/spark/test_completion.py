@@ -188,7 +188,7 @@ def test_a_test_can_stop_among_completions(newest: KafkaWorld) -> None:
 # ---- several finishers ------------------------------------------------------------------------------------------
 
 
-def test_another_finisher_is_faster(world: KafkaWorld) -> None:
+def test_another_process_completes_the_batch_first(world: KafkaWorld) -> None:
     claims = prepared(world, 2)
     store, asked = Store(), []
 

@@ -319,7 +319,7 @@ def test_fractions_of_a_second_are_not_rounded_into_the_next_day(database: Datab
     whole = batch({"at": [late, None], "clock": [dt.time(1, 2, 3), None]})
     write(database, writer(), whole)
     assert {row[0] for row in rows_of(database)} == {late, None}
-    with pytest.raises(DualTableError, match="keeps 1 digits of a second"):
+    with pytest.raises(DualTableError, match="keeps 1 fractional digits of a second"):
         write(database, writer(), whole.set_column(0, "at", pa.array([late + dt.timedelta(microseconds=1), None])))
 
 
@@ -468,7 +468,7 @@ def test_columns_that_do_not_fit(
     assert sentence in refusal(database, writer(), pa.schema(arrow))
 
 
-def test_a_decimal_is_not_rounded_without_a_word(database: Database) -> None:
+def test_a_decimal_is_never_rounded_silently(database: Database) -> None:
     run_sql(database, "CREATE TABLE target (n NUMERIC(30, 2))")
     reason = refusal(database, writer(), pa.schema({"n": pa.decimal128(38, 18)}))
     assert ("a column of type TEXT" if kind_of(database) == "sqlite" else "2 digits after the point") in reason

@@ -198,7 +198,7 @@ def test_a_refused_listing_is_warned_of_once_and_the_batch_goes_on(
     assert f"DESCRIBE on the transactional ids with the prefix {world.options.sink_id}-" in said
 
 
-def test_a_look_that_the_store_failed_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_that_the_store_failed_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def go_away(*_: object) -> None:
         raise OperationalError("UPDATE", {}, ConnectionError("gone"), connection_invalidated=True)
 
@@ -381,7 +381,7 @@ def test_an_orphan_that_the_store_has_as_committed_is_committed_without_an_order
     assert site.kafka.committed() == ["a"]
 
 
-def test_an_orphan_with_the_pair_of_another_cluster_s_attempt_is_left_alone(site: Site) -> None:
+def test_an_orphan_with_the_pair_of_an_attempt_in_another_cluster_is_left_alone(site: Site) -> None:
     site.lost.write("s", 0, [["a"]], die_at=PausePoint.AFTER_DECISION)
     here = site.admin.describe_cluster().cluster_id
     with site.lost.engine.begin() as connection:

@@ -272,7 +272,7 @@ def test_a_store_that_fails_for_one_sink_does_not_stop_the_rest(
     assert world.values() == ["one", "two"]
 
 
-def test_a_commit_that_nothing_proves_is_said(sqlite_world: World) -> None:
+def test_an_unproven_commit_is_reported(sqlite_world: World) -> None:
     """Another program has aborted it, and its coordinator has forgotten that."""
     world = sqlite_world
     world.write("s", 0, [["a"]], die_at=P.AFTER_DECISION)

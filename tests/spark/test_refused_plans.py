@@ -143,7 +143,7 @@ def test_a_query_that_the_planner_does_not_know_writes_as_every_other(world: Wor
     world.assert_exactly_once([1, 10, 11, 20, 21])
 
 
-def test_its_first_task_fences_and_condemns_attempts_of_an_older_driver(world: World) -> None:
+def test_the_first_task_fences_and_condemns_attempts_of_an_older_driver(world: World) -> None:
     old = world.process()
     left = old.plan()
     result = old.write(left, 1, 0, [2])

@@ -478,7 +478,7 @@ def test_a_verdict_about_a_pair_that_was_replaced_is_not_recorded(site: RepairSi
 
 
 @every_tier
-def test_a_description_that_is_older_than_the_row_is_no_verdict(tmp_path: Path, tier: Tier) -> None:
+def test_a_description_older_than_the_row_decides_nothing(tmp_path: Path, tier: Tier) -> None:
     """A sleeping finisher took over before the row's transaction began, so Kafka would seem to have lost that one.
 
     There is no manifest by which the log could contradict.

@@ -101,7 +101,7 @@ def test_where_to_start_and_to_end() -> None:
         ({"startingOffsets": "first"}, "'first' is not earliest, latest or JSON like"),
         ({"startingOffsets": '{"orders": [1]}'}, "the topic orders has no mapping of partitions"),
         ({"startingOffsets": '{"orders": {"0": -3}}'}, "-3 of orders-0 is not an offset"),
-        ({"startingOffsets": '{"orders": {"x": 3}}'}, "'x' of the topic orders is not the number of a partition"),
+        ({"startingOffsets": '{"orders": {"x": 3}}'}, "topic orders: 'x' is not a partition number"),
         ({"startingTimestamp": "yesterday"}, "'yesterday' is not a time in milliseconds since 1970"),
         ({"startingOffsetsByTimestamp": "{}"}, "startingTimestamp applies to all partitions"),
         ({"minOffsetsPerTrigger": "5"}, "Spark does not let a source in Python delay a batch"),

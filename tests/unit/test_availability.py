@@ -84,7 +84,7 @@ def test_away_since_the_first_failure() -> None:
     assert (world.changes, world.watch.starts) == ([True], 1)
 
 
-def test_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_return_of_kafka_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.note()
     world.now_s += 9

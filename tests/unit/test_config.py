@@ -53,7 +53,7 @@ def test_bootstrap_servers() -> None:
         ({"partitioner": ["default"]}, "neither one of default, murmur2_random"),
         ({"key.serializer": "utf8"}, r"key\.serializer: 'utf8' is neither a callable"),
         ({"enable.idempotence": "maybe"}, "true or false"),
-        ({"transactional.id": ""}, "is not a non-empty str"),
+        ({"transactional.id": ""}, "must be a non-empty string"),
         ({"transaction.two.phase.commit.enable": True}, r"needs a transactional\.id"),
         (
             {

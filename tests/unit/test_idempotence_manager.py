@@ -47,7 +47,7 @@ def test_at_the_epoch_limit_a_new_id_is_fetched() -> None:
     assert not made.may_produce
 
 
-def test_lost_and_retriable_answers_are_asked_for_again() -> None:
+def test_lost_and_retriable_responses_are_requested_again() -> None:
     made = manager()
     losses: tuple[Callable[[], object], ...] = (
         lambda: made.on_no_response(0),

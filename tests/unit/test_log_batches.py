@@ -131,7 +131,7 @@ def test_bytes_that_are_no_records_are_refused(number: int) -> None:
         list(records_of("orders", 3, one(stored)))
 
 
-def test_a_batch_that_is_cut_off_is_left_out() -> None:
+def test_a_truncated_batch_is_skipped() -> None:
     whole = batch_bytes(0, b"a") + batch_bytes(1, b"b", b"c")
     for length in range(len(whole) + 1):
         found = [each.base_offset for each in batches_in(memoryview(whole)[:length])]
@@ -201,7 +201,7 @@ def test_the_response() -> None:
     assert not fetched.out_of_range
 
 
-def test_an_offset_out_of_range_is_a_fact_and_no_error() -> None:
+def test_an_offset_out_of_range_raises_nothing() -> None:
     (reply,) = codec.fetch({WHERE: 4}, read_committed=True).decode(response(error_code=1, records=None), 12).values()
     assert reply.error_code == 0
     assert reply.value is not None

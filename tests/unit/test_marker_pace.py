@@ -37,7 +37,7 @@ def mean(values: list[float]) -> float:
 
 
 @pytest.mark.parametrize("round_trip_ms", [0.3, 2.0, 40.0])
-def test_late_markers_cost_their_time_and_not_twenty_milliseconds(round_trip_ms: float) -> None:
+def test_late_markers_cost_only_their_own_delay(round_trip_ms: float) -> None:
     markers_ms = round_trip_ms + 3
     pace = MarkerPace()
     taken = times_ms(pace, round_trip_ms=round_trip_ms, markers_ms=markers_ms, stalls=0.01, count=1000)
@@ -57,7 +57,7 @@ def test_where_markers_are_in_time_next_to_nothing_is_put_off(stalls: float, mos
     assert put_off_ms / 10_000 <= most_ms
 
 
-def test_a_pause_that_is_not_needed_is_given_up() -> None:
+def test_an_unneeded_pause_is_dropped() -> None:
     pace = MarkerPace()
     times_ms(pace, round_trip_ms=0.3, markers_ms=5, stalls=0, count=300)
     taken = times_ms(pace, round_trip_ms=0.3, markers_ms=-1, stalls=0, count=1000)

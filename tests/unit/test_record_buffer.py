@@ -63,7 +63,7 @@ def test_a_record_whose_block_ends_while_it_is_made_is_refused() -> None:
     assert not buffer
 
 
-def test_a_closed_buffer_takes_nothing() -> None:
+def test_a_closed_buffer_refuses_records() -> None:
     buffer = RecordBuffer()
     buffer.close()
     with pytest.raises(IllegalStateError, match="has ended"):

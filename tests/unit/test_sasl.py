@@ -121,7 +121,7 @@ def test_scram() -> None:
     assert b"pencil" not in b"".join(broker.messages)
 
 
-def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
+def test_a_broker_without_the_password_is_rejected() -> None:
     broker = Broker(ScramServer(b"pencil", proves=False), ("SCRAM-SHA-256",))
     with pytest.raises(AuthenticationError, match="does not prove that it knows the password"):
         log_in(broker, by_password("SCRAM-SHA-256"))

@@ -82,9 +82,9 @@ def test_administration_has_the_same_settings() -> None:
         ({"security.protocol": "SASL_SSL"}, r"sasl\.mechanism is missing: set it to one of PLAIN, SCRAM-SHA-256"),
         (SASL | {"sasl.mechanism": "GSSAPI"}, "is not one of PLAIN, SCRAM"),
         (SASL | {"sasl.password": None}, r"sasl\.password is missing: sasl\.mechanism=PLAIN needs it"),
-        (SASL | {"sasl.password": ""}, r"sasl\.password is not a non-empty str$"),
-        (SASL | {"sasl.password": b"geheim"}, r"sasl\.password is not a non-empty str$"),
-        (SASL | {"sasl.username": "a\0b"}, "is not a non-empty str without NUL"),
+        (SASL | {"sasl.password": ""}, r"sasl\.password must be a non-empty string$"),
+        (SASL | {"sasl.password": b"geheim"}, r"sasl\.password must be a non-empty string$"),
+        (SASL | {"sasl.username": "a\0b"}, "must be a non-empty string without NUL"),
         (SASL | {"sasl.oauth.token.provider": token}, r"has no effect with sasl\.mechanism=PLAIN"),
         (SASL | {"sasl.mechanism": "OAUTHBEARER"}, r"sasl\.oauth\.token\.provider is missing"),
         (

@@ -208,7 +208,7 @@ def test_an_idle_slot_whose_lease_is_lost_is_gone() -> None:
     assert shelf.all_slots() == [used]
 
 
-def test_a_closed_shelf_lets_blocks_end() -> None:
+def test_running_blocks_can_end_after_the_shelf_is_closed() -> None:
     shelf = SlotRegistry(1)
     block = object()
     shelf.enter(block)

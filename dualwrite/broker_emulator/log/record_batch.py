@@ -364,7 +364,7 @@ def iter_body(header: BatchHeader, body: bytes, most: int | None = None) -> Iter
     for _ in range(header.record_count):
         try:
             if is_limited and (size := decode_varint(body, position)[0]) > largest:
-                raise RecordTooLargeError(f"record size {size} exceeds max.decompressed.message.bytes={most}")
+                raise RecordTooLargeError(f"the size {size} of a record exceeds max.decompressed.message.bytes={most}")
             record, position = decode_record(body, position, header.base_offset, header.base_timestamp)
         except IndexError as error:
             raise CorruptRecordError(f"a record at position {position} of its batch does not parse") from error

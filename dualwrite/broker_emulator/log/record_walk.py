@@ -64,7 +64,7 @@ def check_sizes(body: bytes, count: int, most: int) -> None:
     for number in range(count if len(body) > most else 0):
         size, position = read_varint(body, position)
         if size > most:
-            raise RecordFormatError(f"record {number} has {size} bytes, max.decompressed.message.bytes={most}")
+            raise RecordFormatError(f"the size {size} of record {number} exceeds max.decompressed.message.bytes={most}")
         position += size
 
 

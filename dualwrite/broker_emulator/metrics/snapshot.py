@@ -110,7 +110,7 @@ class MetricsSnapshot(NamedTuple):
         for row in self.apis:
             if row.api == name and node_id in (None, row.node_id):
                 return row
-        raise KeyError(f"no node had requests of {name}; there are {', '.join(sorted({row.api for row in self.apis}))}")
+        raise KeyError(f"no node has served {name}, only {', '.join(sorted({row.api for row in self.apis}))}")
 
     def partition(self, topic: str, index: int = 0) -> PartitionMetrics:
         """Return the metrics of one partition. Raises KeyError."""

@@ -58,7 +58,7 @@ def incompatible(new: FileDescriptorProto, old: FileDescriptorProto) -> list[str
     if new.package != old.package:
         return [f"PACKAGE_CHANGED: from {old.package[:80]!r} to {new.package[:80]!r}"]
     if new.syntax != old.syntax or new.edition != old.edition:
-        raise UndecidedError("they have another syntax")
+        raise UndecidedError("their syntax differs")
     read, written = dict(_messages(new.message_type)), dict(_messages(old.message_type))
     removed = [name for name in written.keys() - read.keys() if not written[name].options.map_entry]
     found = [f"MESSAGE_REMOVED: {_shown(name)}" for name in removed]

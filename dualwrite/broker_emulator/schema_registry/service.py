@@ -107,7 +107,7 @@ class RegistryService:
                         return decision.body
                 finally:
                     self._is_relied_on = False
-        raise RegistryError(STORE_FAILED, f"others keep writing to {SCHEMAS_TOPIC}; nothing was changed: send it again")
+        raise RegistryError(STORE_FAILED, f"other writers keep changing {SCHEMAS_TOPIC}; nothing was changed: retry")
 
     async def _write(self, record: RegistryRecord) -> None:
         await self._catch_up()  # nothing is awaited between this and the append
@@ -161,7 +161,7 @@ class RegistryService:
                 await self._read_to(_position_of(log), ignored)
             finally:
                 ignored.log()
-        raise RegistryError(STORE_FAILED, f"others keep writing to {SCHEMAS_TOPIC}; nothing was changed: send it again")
+        raise RegistryError(STORE_FAILED, f"other writers keep changing {SCHEMAS_TOPIC}; nothing was changed: retry")
 
     async def _read_to(self, end: _Position, ignored: _Ignored) -> None:
         """Apply the records up to `end`, or until the log has another leader."""

@@ -123,7 +123,7 @@ def _value_reader(value: bytes) -> FlexibleReader:
     reader = FlexibleReader(value)
     version = reader.int16()
     if version != _VERSION:  # later releases add tagged fields only
-        raise ValueError(f"value of version {version}")
+        raise ValueError(f"unknown value version {version}")
     return reader
 
 

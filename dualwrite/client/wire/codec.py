@@ -535,7 +535,7 @@ def _initialised(body: memoryview, version: int) -> m.InitProducerIdResponse:
 def _check_pair(producer_id: int, producer_epoch: int) -> None:
     """Raise ValueError for an invalid pair."""
     if producer_id < 0 or producer_epoch < 0:
-        raise ValueError(f"producer id {producer_id} with epoch {producer_epoch}")
+        raise ValueError(f"invalid producer id {producer_id} with epoch {producer_epoch}")
 
 
 def _partitions_added(body: memoryview, version: int) -> m.AddPartitionsToTxnResponse:

@@ -261,6 +261,6 @@ def test_invalid_protobuf_schemas_are_refused(text: str, problem: str) -> None:
         encoded(field("a", 1, oneof_index=-1), **ONEOF),
     ],
 )
-def test_a_descriptor_that_means_nothing_is_refused(given: str) -> None:
+def test_an_invalid_descriptor_is_refused(given: str) -> None:
     with pytest.raises(InvalidSchemaError, match=r"^(M has a field|a number of a field occurs twice in the message M)"):
         read_protobuf(given, ())

@@ -81,7 +81,9 @@ def check(prepared: Prepared, end: str, pattern: str, damage: str, folder: Path)
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 @pytest.mark.parametrize(("pattern", "damage"), FEW)
-def test_a_damage(prepared: dict[str, Prepared], end: str, pattern: str, damage: str, tmp_path: Path) -> None:
+def test_one_damage_has_the_expected_effect(
+    prepared: dict[str, Prepared], end: str, pattern: str, damage: str, tmp_path: Path
+) -> None:
     assert check(prepared[end], end, pattern, damage, tmp_path)
 
 
@@ -150,7 +152,7 @@ def test_without_the_ends_a_folder_like_a_partition_is_suspicious(
         Emulator(data_dir=path, config=CONFIG).start()
 
 
-def test_an_older_journal_is_not_believed(prepared: dict[str, Prepared], tmp_path: Path) -> None:
+def test_a_journal_older_than_the_data_is_refused(prepared: dict[str, Prepared], tmp_path: Path) -> None:
     path = prepared["stopped"].copy(tmp_path / "data")
     old = (path / "metadata.journal").read_bytes()
     with Emulator(data_dir=path, config=CONFIG) as emulator:

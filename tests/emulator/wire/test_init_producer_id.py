@@ -139,7 +139,7 @@ def test_keep_refused(world: World) -> None:
 @rule("Dual identity / EndTxn completes one epoch beyond the client's pair, markers follow the ongoing pair")
 @rule("Dual identity / a retry of that EndTxn is NONE with the final pair")
 @rule("Dual identity / EndTxn while its markers are written is 51")
-def test_keep(world: World, enable_2pc: bool) -> None:
+def test_keep_prepared_bumps_only_the_pair_of_the_client(world: World, enable_2pc: bool) -> None:
     wire = world.wire
     opened = wire.init_ok("x", version=6, enable_2pc=enable_2pc)
     assert world.write("x", opened).error == Code.NONE

@@ -257,7 +257,7 @@ def apply(group: ConsumerGroup | None, key: RecordKey, value: bytes | None) -> C
     reader = FlexibleReader(value)
     version = reader.int16()
     if version != _VERSION:  # later releases add tagged fields only
-        raise UnknownRecordError(f"value of version {version} for key {key.kind}")
+        raise UnknownRecordError(f"unknown value version {version} for key {key.kind}")
     if key.kind not in _APPLY:
         return group
     return _APPLY[key.kind](group or ConsumerGroup(group_id=key.group_id), key.name, reader)

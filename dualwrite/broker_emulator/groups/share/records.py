@@ -224,7 +224,7 @@ def apply(group: ShareGroup | None, key: ShareRecordKey, value: bytes | None) ->
     reader = FlexibleReader(value)
     version = reader.int16()
     if version != _VERSION:  # later releases add tagged fields only
-        raise ValueError(f"value of version {version} for key {key.kind}")
+        raise ValueError(f"unknown value version {version} for key {key.kind}")
     return _APPLY[key.kind](group or ShareGroup(group_id=key.group_id), key.member_id, reader)
 
 
