@@ -38,25 +38,6 @@ def values(emulator: Emulator, topic: str = "t", partition: int = 0) -> list[byt
     return [record.value or b"" for stored in emulator.log(topic, partition).batches for record in iter_records(stored)]
 
 
-@pytest.mark.parametrize("fsync", list(Fsync))
-def test_topics_and_records_are_there_after_a_restart(data_dir: Path, fsync: Fsync) -> None:
-    config = BrokerConfig(fsync=fsync)
-    with Emulator(topics={"t": 2}, data_dir=data_dir, config=config) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        before = client.call("metadata", 12, **EVERY_TOPIC)
-        assert client.produce("t", plain_batch(b"1", b"2")).base_offset == 0
-    with Emulator(topics={"t": 2, "more": 1}, data_dir=data_dir, config=config) as emulator:
-        client = RawClient(emulator.bootstrap_servers)
-        after = client.call("metadata", 12, **EVERY_TOPIC)
-        assert after.cluster_id == before.cluster_id
-        ids = {topic.name: topic.topic_id for topic in after.topics}
-        assert {topic.name: topic.topic_id for topic in before.topics}.items() <= ids.items()
-        assert "more" in ids
-        assert values(emulator) == [b"1", b"2"]
-        assert emulator.log("t").leader_epoch == 1  # a start is an election
-        assert client.produce("t", plain_batch(b"3")).base_offset == 2
-
-
 def test_remains_of_a_deleted_topic_after_a_crash_are_removed(data_dir: Path, tmp_path: Path) -> None:
     with Emulator(topics={"t": 1, "gone": 2, "kept": 1}, data_dir=data_dir) as emulator:
         client = RawClient(emulator.bootstrap_servers)

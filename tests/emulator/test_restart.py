@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from dualwrite.prepared_state import PreparedTxnState
 from tests.emulator.api.raw_client import RawClient
 from tests.emulator.killable_broker import KillableBroker, Work, committed, make_producer
 from tests.emulator.killable_broker import broker as broker
@@ -64,10 +63,7 @@ def _states(broker: KillableBroker) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_a_transaction_prepared_before_the_kill_is_completed_after_the_restart(
-    broker: KillableBroker, is_committed: bool
-) -> None:
+def test_a_transaction_prepared_before_the_kill_is_completed_after_the_restart(broker: KillableBroker) -> None:
     producer = make_producer(broker, "writer")
     producer.init_transactions()
     producer.begin_transaction()
@@ -84,12 +80,12 @@ def test_a_transaction_prepared_before_the_kill_is_completed_after_the_restart(
     with make_producer(broker, "writer") as successor:
         successor.init_transactions(keep_prepared_txn=True)
         assert successor.prepared_txn_state == prepared
-        successor.complete_transaction(prepared if is_committed else PreparedTxnState("1:1"))
+        successor.complete_transaction(prepared)
         until(lambda: _is_complete(broker, "writer"))
-    assert sorted(committed(broker)) == [b"first", *[b"prepared"] * (2 if is_committed else 0)]
+    assert sorted(committed(broker)) == [b"first", b"prepared", b"prepared"]
     broker.kill()
     broker.start()
-    assert sorted(committed(broker)) == [b"first", *[b"prepared"] * (2 if is_committed else 0)]
+    assert sorted(committed(broker)) == [b"first", b"prepared", b"prepared"]
 
 
 def _is_complete(broker: KillableBroker, transactional_id: str) -> bool:

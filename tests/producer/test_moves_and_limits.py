@@ -268,7 +268,6 @@ def _is_v1(world: World) -> bool:
 # ---- limits of the producer --------------------------------------------------------------------------------------
 
 
-@EACH
 def test_unacknowledged_records_expire_and_the_transaction_is_aborted(world: World) -> None:
     producer = world.ready(delivery_timeout_ms=1_000, request_timeout_ms=500)
     world.run(producer, "before")
@@ -287,7 +286,6 @@ def test_unacknowledged_records_expire_and_the_transaction_is_aborted(world: Wor
     assert world.nothing_is_open()
 
 
-@EACH
 def test_a_full_buffer_blocks_for_max_block_ms_and_costs_only_the_record(world: World) -> None:
     producer = world.ready(buffer_memory=2_000, batch_size=1_000)
     fault = world.fault("Produce", Error(19), count=None)
@@ -308,7 +306,6 @@ def test_a_full_buffer_blocks_for_max_block_ms_and_costs_only_the_record(world: 
     assert world.committed() == [*sent, "more"]
 
 
-@EACH
 def test_records_that_cannot_be_sent_cost_nothing_but_themselves(world: World) -> None:
     producer = world.ready(max_request_size=1_000)
     producer.begin_transaction()

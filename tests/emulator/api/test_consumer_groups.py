@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
+from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
@@ -17,7 +17,6 @@ from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation, ResourceType
 from tests.emulator.api.config_requests import GROUP, SET, alter
 from tests.emulator.api.group_requests import join, join_fields
-from tests.emulator.api.offset_requests import commit
 from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.support.conditions import until
 
@@ -101,19 +100,6 @@ def test_settings_of_the_group_count_before_those_of_the_brokers(emulator: Emula
     assert not group_of(emulator).members
 
 
-def test_a_loading_group_returns_a_retriable_error(config: BrokerConfig) -> None:
-    with (
-        Emulator(config=config, nodes=2, topics={"t": 1}) as emulator,
-        RawClient(address(emulator, 1 - emulator.coordinator(group="g"))) as client,
-    ):
-        held = emulator.hold(PausePoint.BEFORE_LOAD)
-        emulator.move_coordinator(1 - emulator.coordinator(group="g"), group="g")
-        held.wait_reached()
-        assert heartbeat(client, "m", 0).error_code == 14
-        held.release()
-        until(lambda: heartbeat(client, "m", 0).error_code == 0)
-
-
 def test_a_restart_on_a_data_directory_goes_on(config: BrokerConfig, tmp_path: Path) -> None:
     with Emulator(config=config, data_dir=tmp_path, topics={"t": 4}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
@@ -165,24 +151,6 @@ def test_answers_wait_for_the_record_to_be_replicated(config: BrokerConfig) -> N
 
 def group_partition(emulator: Emulator) -> int:
     return int(emulator.cluster.group_partition("g"))
-
-
-def test_offsets_of_unsubscribed_topics_expire_and_then_the_group(config: BrokerConfig) -> None:
-    config = replace(config, offsets_retention_minutes=10, group_consumer_session_timeout_ms=60 * MINUTE_MS)
-    with (
-        Emulator(config=config, clock=VirtualClock(), topics={"t": 4, "other": 1}) as emulator,
-        RawClient(emulator.bootstrap_servers) as client,
-    ):
-        heartbeat(client, "m1", 0)
-        claim: dict[str, Any] = {"member_id": "m1", "generation_id_or_member_epoch": 2}
-        assert commit(client, "g", 5, topic="t", **claim) == 0
-        assert commit(client, "g", 5, topic="other", **claim) == 0
-        emulator.advance_clock(21 * MINUTE_MS)
-        assert client.offset_fetch("g", "t").committed_offset == 5
-        assert client.offset_fetch("g", "other").committed_offset == -1
-        heartbeat(client, "m1", -1)
-        emulator.advance_clock(21 * MINUTE_MS)
-        assert emulator.groups() == []
 
 
 def test_policies_of_migration(config: BrokerConfig) -> None:

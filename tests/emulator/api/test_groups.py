@@ -67,22 +67,6 @@ def test_a_waiting_request_is_replaced_by_a_newer_one_of_its_member(emulator: Em
 # time
 
 
-def test_the_initial_delay_on_the_brokers_clock() -> None:
-    config = BrokerConfig(group_initial_rebalance_delay_ms=3_000)
-    with (
-        Emulator(config=config, clock=VirtualClock()) as emulator,
-        RawClient(emulator.bootstrap_servers) as first,
-        RawClient(emulator.bootstrap_servers) as second,
-    ):
-        waiting = [(client, client.send("join_group", 0, **join_fields(0))) for client in (first, second)]
-        until(lambda: [len(group.members) for group in emulator.groups()] == [2])
-        assert group_of(emulator).state is GroupState.PREPARING_REBALANCE
-        emulator.advance_clock(6_000)
-        answers = [client.receive("join_group", 0, number) for client, number in waiting]
-        assert [answer.generation_id for answer in answers] == [1, 1]
-        assert sorted(len(answer.members) for answer in answers) == [0, 2]
-
-
 # offsets of members
 
 

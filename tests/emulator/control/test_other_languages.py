@@ -1,4 +1,4 @@
-"""The shell of the docs, with an emulator in a process of its own; tests/examples/test_node_project.py has Node.js."""
+"""The shell of the docs; tests/examples/test_node_project.py has Node.js."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,43 +13,24 @@ from threading import Thread
 
 import pytest
 
+from dualwrite.broker_emulator import Emulator, PausePoint, VirtualClock
 from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
 from dualwrite.producer import Producer
-from tests.emulator.control.client import Client
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "emulator-control.md").read_text()
 
 
-class EmulatorProcess:
-    """`python -m dualwrite.broker_emulator`, with a control port."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "dualwrite.broker_emulator", "--topic", "orders:1"]
-        command += ["--control", "127.0.0.1:0", "--clock", "virtual"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.bootstrap_servers = self._process.stdout.readline().strip()
-        self.control_url = self._process.stdout.readline().strip()
-
-    def stop(self) -> int:
-        self._process.terminate()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return self._process.wait(60)
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(clock=VirtualClock(), control="127.0.0.1:0", topics={"orders": 1}) as running:
+        yield running
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[EmulatorProcess]:
-    process = EmulatorProcess()
-    yield process
-    assert process.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def committer(process: EmulatorProcess) -> Iterator[str]:
+@pytest.fixture
+def committer(emulator: Emulator) -> Iterator[str]:
     """Serve a URL that commits a transaction at each GET, for languages without a Kafka client."""
-    producer = Producer(bootstrap_servers=process.bootstrap_servers, transactional_id="orders-1")
+    producer = Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="orders-1")
     producer.init_transactions()
 
     class Commit(BaseHTTPRequestHandler):
@@ -75,27 +55,16 @@ def committer(process: EmulatorProcess) -> Iterator[str]:
     producer.close()
 
 
-def run(process: EmulatorProcess, *command: str) -> str:
-    environment = {**os.environ, "CONTROL": process.control_url}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def example(language: str) -> str:
-    (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(code)
-
-
 @pytest.mark.skipif(None in map(shutil.which, ("bash", "curl", "jq")), reason="needs bash, curl and jq")
-def test_the_shell_of_the_docs(process: EmulatorProcess, committer: str) -> None:
-    control = Client(process.control_url)
-    hold = control.post("/v1/holds", {"point": "before-marker"}, status=201)
+def test_the_shell_of_the_docs(emulator: Emulator, committer: str) -> None:
+    (example,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    script = f"commit() {{ curl -sf {committer}; }}\n{example}"
+    environment = {**os.environ, "CONTROL": emulator.control_url}
+    held = emulator.hold(PausePoint.BEFORE_MARKER)
     try:
-        script = f"commit() {{ curl -sf {committer}; }}\n{example('bash')}"
-        said = run(process, "bash", "-euo", "pipefail", "-c", script)
+        said = subprocess.check_output(["bash", "-euo", "pipefail", "-c", script], text=True, env=environment)
     finally:
-        control.post(f"/v1/holds/{hold['hold_id']}/release")
+        held.release()
     state, now_ms = said.splitlines()
     assert state == "orders-1\tPrepareCommit"
     assert now_ms.isdecimal()

@@ -14,7 +14,7 @@ from dualwrite.broker_emulator import BrokerConfig
 from dualwrite.broker_emulator.api.registry import APIS
 from dualwrite.broker_emulator.messages.request_bounds import bounds_check
 from dualwrite.broker_emulator.messages.schemas import request_schema
-from tests.emulator.api.raw_client import KEYS, RawClient, milliseconds, plain_batch
+from tests.emulator.api.raw_client import KEYS, RawClient, plain_batch
 from tests.emulator.hostile.requests import LENGTHS, SERVED, sized
 from tests.emulator.hostile.victim import Victim
 
@@ -83,31 +83,6 @@ def test_the_limit_of_elements_can_be_set() -> None:
     with Victim(BrokerConfig(max_request_elements=10)) as victim:
         assert victim.attack(topics_bomb(10)) == [1]
         assert victim.attack(topics_bomb(11)) == []
-
-
-@pytest.mark.parametrize("version", [2, 7])
-def test_topics_of_too_many_partitions(victim: Victim, version: int) -> None:
-    """KIP-599 and after: a controller refuses to make more than 10,000 partitions at once (44 POLICY_VIOLATION)."""
-
-    def create(*counts: int) -> list[int]:
-        topics = tuple(
-            {
-                "name": f"many-{version}-{place}-{count}",
-                "num_partitions": count,
-                "replication_factor": 1,
-                "assignments": (),
-                "configs": (),
-            }
-            for place, count in enumerate(counts)
-        )
-        with RawClient(victim.emulator.bootstrap_servers) as client:
-            response = client.call("create_topics", version, topics=topics, timeout=milliseconds(1), validate_only=True)
-        return [row.error_code for row in response.topics]
-
-    assert create(2**31 - 1) == [44]
-    assert create(10_001) == [44]
-    assert create(10_000) == [0]
-    assert create(6_000, 6_000) == [44, 44]
 
 
 @pytest.mark.parametrize("count", [2, 10, 1_000_000, 2**31 - 1])

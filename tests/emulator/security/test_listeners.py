@@ -59,22 +59,6 @@ def test_clients_get_the_listener_that_they_connected_to() -> None:
         emulator.bootstrap()
 
 
-def test_a_stopped_node_keeps_all_its_addresses() -> None:
-    with Emulator(nodes=2, listeners=[Listener("A"), Listener("B")]) as emulator:
-        before = [emulator.bootstrap(name) for name in emulator.listeners]
-        emulator.crash_node(1)
-        for addresses in before:
-            host, _, port = addresses.split(",")[1].rpartition(":")
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((host, int(port)))
-            with socket.socket() as other, pytest.raises(OSError):
-                other.bind((host, int(port)))
-            assert len(told(addresses.split(",")[0])) == 1
-        emulator.start_node(1)
-        assert [emulator.bootstrap(name) for name in emulator.listeners] == before
-        assert told(before[1].split(",")[1]) == before[1].split(",")
-
-
 @pytest.mark.parametrize(
     ("listeners", "nodes", "why"),
     [

@@ -44,25 +44,6 @@ def init_frame(transactional_id: str) -> bytes:
 # -- a transaction is open
 
 
-@rule("InitProducerId / Ongoing / the abort is begun and 51 is answered once it is in the log")
-@rule("InitProducerId / Ongoing / one bump for the fence, one for the initialisation")
-@rule("InitProducerId / while the markers are written / 51")
-@rule("Server abort / markers carry the epoch of the fence")
-def test_open_transaction(world: World) -> None:
-    opened = world.open()
-    held = world.hold(PausePoint.BEFORE_MARKER)
-    assert world.wire.init("x") == REFUSED[Code.CONCURRENT_TRANSACTIONS]
-    assert world.wire.describe("x").state == "PrepareAbort"
-    assert world.wire.init("x") == REFUSED[Code.CONCURRENT_TRANSACTIONS]
-    assert world.wire.init("x", opened) == REFUSED[Code.CONCURRENT_TRANSACTIONS]
-    held.release()
-    settled = world.wire.wait_until_settled("x")
-    assert (settled.state, settled.identity) == ("CompleteAbort", opened.bumped())
-    marker = world.wire.fetch("t").batches[-1]
-    assert (marker.is_control, marker.identity) == (True, opened.bumped())
-    assert world.wire.init("x") == Init(Code.NONE, opened.bumped(2))
-
-
 @rule("InitProducerId / the pending transition is looked at before the pair")
 def test_pending_before_the_pair(world: World) -> None:
     opened = world.open()

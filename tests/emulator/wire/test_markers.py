@@ -7,7 +7,7 @@ from kafka.protocol.admin.topics import DeleteTopicsRequest
 
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.world import ABORT, COMMIT, TV2, World
-from tests.interop.wire import READ_COMMITTED, Code, Fetched, wait_until
+from tests.interop.wire import READ_COMMITTED, Code, wait_until
 
 rule = pytest.mark.rule
 NONE, IPE = Code.NONE, Code.INVALID_PRODUCER_EPOCH
@@ -95,25 +95,3 @@ def test_deleted_topic(world: World) -> None:
     world.wire.call(DeleteTopicsRequest(version=5, topic_names=["t"], timeout_ms=1000))
     world.end("x", identity, commit=COMMIT)
     assert world.wire.describe("x").state == "CompleteCommit"
-
-
-def offsets(fetched: Fetched) -> list[int]:
-    return [batch.base_offset for batch in fetched.batches]
-
-
-@rule("Last stable offset / data is stable only when its marker is replicated")
-@rule("Fetch / nothing beyond the high watermark")
-def test_marker_behind_the_high_watermark(world: World) -> None:
-    opened = world.open()
-    held = world.emulator.hold_replication("t")
-    written = world.hold(PausePoint.BEFORE_MARKER)
-    assert world.wire.end("x", opened, commit=COMMIT, version=5 if world.has_tv2 else 4).error == NONE
-    written.release()
-    wait_until(lambda: world.emulator.log("t").log_end_offset == 2)
-    fetched = world.wire.fetch("t", isolation=READ_COMMITTED)
-    assert (fetched.high_watermark, fetched.last_stable_offset, offsets(fetched)) == (1, 0, [])
-    assert offsets(world.wire.fetch("t")) == [0]
-    held.release()
-    world.wire.wait_until_settled("x")
-    fetched = world.wire.fetch("t", isolation=READ_COMMITTED)
-    assert (fetched.high_watermark, fetched.last_stable_offset, offsets(fetched)) == (2, 2, [0, 1])
