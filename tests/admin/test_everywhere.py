@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import kafka
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from dualwrite.admin import ActiveProducer, TopicPartition, TransactionAdmin
 from dualwrite.client.admin.codec import write_marker
@@ -17,7 +15,7 @@ from dualwrite.errors import AdminError, PreparedTransactionLost, TransactionalI
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from tests.admin.site import Site
-from tests.interop.wire import DEADLINE_S, READ_COMMITTED, Code, Identity
+from tests.interop.wire import READ_COMMITTED, Code, Identity
 
 LONG_AGO_MS = 1_600_000_000_000
 
@@ -86,46 +84,6 @@ def test_describe_producers(site: Site, admin: TransactionAdmin) -> None:
     for missing in (TopicPartition(topic, 7), TopicPartition("no-such-topic", 0)):
         with pytest.raises(AdminError, match=r"UNKNOWN_TOPIC_OR_PARTITION \(3\)"):
             _ = admin.describe_producers([missing])[missing]
-
-
-def test_other_admin_clients_report_the_same(site: Site, admin: TransactionAdmin) -> None:
-    topic = site.new_topic(2)
-    ids = site.ids_by_state(topic)
-    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    theirs = kafka.KafkaAdminClient(bootstrap_servers=site.bootstrap_servers)
-    try:
-        listed = {row.transactional_id: row for rows in theirs.list_transactions().values() for row in rows}
-        described = theirs.describe_transactions(list(ids.values()))
-        producers = theirs.describe_producers([kafka.TopicPartition(*partition) for partition in partitions])
-    finally:
-        theirs.close()
-    ours = admin.list_transactions()
-    assert {row.transactional_id: (row.producer_id, row.state) for row in ours} == {
-        name: (row.producer_id, row.state.value) for name, row in listed.items()
-    }
-    for name, seen in admin.describe_transactions(ids.values()).items():
-        assert seen is not None
-        other = described[name]
-        assert (seen.state, seen.producer_id, seen.producer_epoch) == (
-            other.state.value,
-            other.producer_id,
-            other.producer_epoch,
-        )
-        assert seen.transaction_timeout_ms == other.transaction_timeout_ms
-        assert (seen.transaction_start_time_ms or -1) == other.transaction_start_time_ms
-        assert seen.topic_partitions == {TopicPartition(*partition) for partition in other.topic_partitions}
-    for partition, rows in admin.describe_producers(partitions).items():
-        others = producers[kafka.TopicPartition(*partition)].active_producers
-        assert sorted((row.producer_id, row.producer_epoch, row.last_timestamp_ms) for row in rows) == sorted(
-            (row.producer_id, row.producer_epoch, row.last_timestamp) for row in others
-        )
-    client = AdminClient({"bootstrap.servers": site.bootstrap_servers})
-    confluent = client.describe_cluster().result(DEADLINE_S)
-    cluster = admin.describe_cluster()
-    assert cluster.cluster_id == confluent.cluster_id
-    assert [(row.broker_id, row.host, row.port) for row in cluster.brokers] == [
-        (row.id, row.host, row.port) for row in confluent.nodes
-    ]
 
 
 def test_hanging_transactions_are_found_and_aborted(site: Site, admin: TransactionAdmin) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.admin import ActiveProducer, TopicPartition, TransactionDescription
-from dualwrite.client.admin.hanging_transactions import Classified, OpenTransaction, candidates, classify, still_open
+from dualwrite.client.admin.hanging_transactions import Classified, OpenTransaction, classify
 
 HERE, ELSEWHERE = TopicPartition("t", 0), TopicPartition("t", 1)
 NOW_MS, MAX_MS = 1_000_000, 900_000
@@ -20,22 +20,6 @@ OPENED = OpenTransaction(HERE, producer())
 
 def description(*partitions: TopicPartition, state: str = "Ongoing") -> TransactionDescription:
     return TransactionDescription("x", 0, state, 7, 1, 60_000, 0, frozenset(partitions))
-
-
-@pytest.mark.parametrize(
-    ("row", "is_candidate"),
-    [
-        (producer(last_timestamp_ms=NOW_MS - MAX_MS - 1), True),
-        (producer(last_timestamp_ms=NOW_MS - MAX_MS), False),
-        (producer(last_timestamp_ms=-1), True),
-        (producer(last_timestamp_ms=0, start=None), False),
-        (producer(last_timestamp_ms=0, start=0), True),
-        (producer(last_timestamp_ms=NOW_MS + 1), False),
-    ],
-)
-def test_candidates_are_open_for_longer_than_any_may_be(row: ActiveProducer, is_candidate: bool) -> None:
-    found = candidates({HERE: [row], ELSEWHERE: []}, now_ms=NOW_MS, max_transaction_timeout_ms=MAX_MS)
-    assert found == ([OpenTransaction(HERE, row)] if is_candidate else [])
 
 
 HANGS, LIVES, OPEN_QUESTION = Classified([OPENED], []), Classified([], []), Classified([], [OPENED])
@@ -64,11 +48,3 @@ def test_which_transactions_hang(
 ) -> None:
     judged = classify([OPENED], ids, descriptions, all_coordinators_responded=all_heard)
     assert judged == (expected if all_heard else expected_without_all)
-
-
-@pytest.mark.parametrize(
-    ("rows", "is_open"),
-    [([producer()], True), ([], False), ([producer(start=None)], False), ([producer(start=9)], False)],
-)
-def test_only_transactions_that_a_second_look_confirms(rows: list[ActiveProducer], is_open: bool) -> None:
-    assert still_open([OPENED], {HERE: rows}) == ([OPENED] if is_open else [])

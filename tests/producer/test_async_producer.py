@@ -65,26 +65,6 @@ async def test_transactions_in_the_callers_loop_and_no_thread(
     assert read_committed() == [b"a", b"b", b"c", b"d"]
 
 
-def test_many_tasks_share_a_producer(
-    either_loop: asyncio.Runner, emulator: Emulator, read_committed: ReadCommitted
-) -> None:
-    async def main() -> None:
-        async with make(emulator, batch_size=500) as producer:
-            await producer.init_transactions()
-
-            async def send_some(name: int) -> None:
-                futures = [await producer.send("events", f"{name}-{i}") for i in range(100)]
-                places = [await future for future in futures]
-                assert len({(place.partition, place.offset) for place in places}) == 100
-
-            async with producer.transaction(), asyncio.TaskGroup() as group:
-                for name in range(4):
-                    group.create_task(send_some(name))
-
-    either_loop.run(main())
-    assert sorted(read_committed("events", 3)) == sorted(f"{n}-{i}".encode() for n in range(4) for i in range(100))
-
-
 async def test_without_a_transactional_id(emulator: Emulator, read_committed: ReadCommitted) -> None:
     told: list[Any] = []
     producer = make(emulator, None)

@@ -15,7 +15,6 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_
 from confluent_kafka.schema_registry.avro import AsyncAvroSerializer, AvroSerializer
 from confluent_kafka.schema_registry.schema_registry_client import AsyncSchemaRegistryClient
 from confluent_kafka.serialization import (
-    IntegerSerializer,
     MessageField,
     SerializationContext,
     StringSerializer,
@@ -80,16 +79,6 @@ def test_the_record_is_confluents(
         f"{topic}-key",
         f"{topic}-value",
     ]
-
-
-def test_serializers_without_a_registry(registry: Emulator, topic: str) -> None:
-    settings: dict[str, Any] = {
-        "key_serializer": IntegerSerializer(),
-        "value_serializer": StringSerializer("utf_16_le"),
-    }
-    with Producer(bootstrap_servers=registry.bootstrap_servers, **settings) as producer:
-        producer.send(topic, "ä", 258)
-    assert [content(record) for record in registry.records(topic)] == [(b"\x00\x00\x01\x02", b"\xe4\x00", ())]
 
 
 def test_a_dual_write_and_a_rolled_back_one(

@@ -14,14 +14,6 @@ NOT_LEADER = 6
 MESSAGE_TOO_LARGE = 10
 
 
-def test_a_producer_that_did_nothing(make_producer: MakeProducer) -> None:
-    metrics = make_producer(buffer_memory=1000).metrics()
-    assert {name: value for name, value in metrics.items() if value} == {
-        "buffer-total-bytes": 1000,
-        "buffer-available-bytes": 1000,
-    }
-
-
 def test_records_batches_and_requests_are_counted(make_producer: MakeProducer) -> None:
     producer = make_producer(None, linger_ms=5000, delivery_timeout_ms=60_000)
     for _ in range(10):

@@ -247,7 +247,7 @@ def test_a_zombie_is_fenced_wherever_it_stands(world: World) -> None:
 @EACH
 def test_markers_that_take_long_are_waited_for(world: World) -> None:
     """CONCURRENT_TRANSACTIONS (KAFKA-5477): the next transaction asks again after 20 ms at first."""
-    producer = world.ready(retry_backoff_ms=5_000)
+    producer = world.ready(retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
     held = world.emulator.hold(PausePoint.BEFORE_MARKER)
     world.run(producer, "a")
     held.wait_reached()
@@ -256,7 +256,7 @@ def test_markers_that_take_long_are_waited_for(world: World) -> None:
     future = producer.send("orders", "b", partition=0)
     refused.wait(1)
     held.release()
-    future.result(4)  # less than retry.backoff.ms
+    future.result(30)  # less than retry.backoff.ms
     world.commit(producer)
     assert world.committed() == ["a", "b"]
 

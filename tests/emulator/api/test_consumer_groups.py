@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
@@ -98,6 +98,19 @@ def test_settings_of_the_group_count_before_those_of_the_brokers(emulator: Emula
     assert set(group_of(emulator).members) == {"m1"}
     emulator.advance_clock(1)
     assert not group_of(emulator).members
+
+
+def test_a_loading_group_returns_a_retriable_error(config: BrokerConfig) -> None:
+    with (
+        Emulator(config=config, nodes=2, topics={"t": 1}) as emulator,
+        RawClient(address(emulator, 1 - emulator.coordinator(group="g"))) as client,
+    ):
+        held = emulator.hold(PausePoint.BEFORE_LOAD)
+        emulator.move_coordinator(1 - emulator.coordinator(group="g"), group="g")
+        held.wait_reached()
+        assert heartbeat(client, "m", 0).error_code == 14
+        held.release()
+        until(lambda: heartbeat(client, "m", 0).error_code == 0)
 
 
 def test_a_restart_on_a_data_directory_goes_on(config: BrokerConfig, tmp_path: Path) -> None:

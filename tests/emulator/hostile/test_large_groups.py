@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from tests.emulator.api.raw_client import RawClient, milliseconds
-from tests.emulator.hostile.turns import LONGEST, until_some_turn, watched
+from tests.emulator.hostile.turns import until_some_turn
 from tests.emulator.inside import await_in_loop, is_deciding
 
 MANY = 2_000
@@ -49,36 +49,6 @@ def _heartbeat(group: str, member: str, epoch: int = 0, names: tuple[str, ...] |
         "server_assignor": None,
         "topic_partitions": () if epoch == 0 else None,
     }
-
-
-def _beat(client: RawClient, *given: Any, **more: Any) -> Any:
-    response = client.call("consumer_group_heartbeat", 1, **_heartbeat(*given, **more))
-    assert response.error_code is ErrorCode.none, response.error_message
-    return response
-
-
-def _partitions(response: Any) -> int:
-    return sum(len(topic.partitions) for topic in response.assignment.topic_partitions)
-
-
-def test_members_join_and_leave(emulator: Emulator, client: RawClient) -> None:
-    with watched(emulator) as turns:
-        first = _beat(client, "g", "one")
-        assert _partitions(first) == MANY
-        _beat(client, "g", "one", first.member_epoch, names=None)
-        _beat(client, "g", "two")
-        _beat(client, "g", "one", first.member_epoch, names=None)
-        _beat(client, "g", "two", -1, names=None)
-    assert turns.longest < LONGEST
-
-
-def test_members_subscribe_to_different_topics(emulator: Emulator, client: RawClient) -> None:
-    """Half of the first member's partitions move to the second one, which may have only some of them."""
-    with watched(emulator) as turns:
-        _beat(client, "different", "one")
-        _beat(client, "different", "two", names=NAMES[: MANY // 2])
-        assert _partitions(_beat(client, "different", "one")) == MANY // 2
-    assert turns.longest < LONGEST
 
 
 def test_all_of_several_that_join_at_a_time_are_members(emulator: Emulator) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,35 +41,6 @@ def of_segments(tmp_path: Path) -> Iterator[Emulator]:
             for index in range(SEGMENTS):
                 assert client.produce("t", plain_batch(b"%d" % index)).error_code == ErrorCode.none
         yield broker
-
-
-def _deletes_records(emulator: Emulator, client: RawClient) -> None:
-    assert client.delete_records("t", -1).low_watermark == SEGMENTS
-
-
-def _deletes_by_age(emulator: Emulator, client: RawClient) -> None:
-    emulator.set_config({"retention.ms": "1000"}, topic="t")
-    emulator.advance_clock(60_000)
-
-
-def _deletes_the_topic(emulator: Emulator, client: RawClient) -> None:
-    assert client.delete_topic("t").error_code == ErrorCode.none
-
-
-@pytest.mark.parametrize("delete", [_deletes_records, _deletes_by_age, _deletes_the_topic])
-def test_very_many_segments_are_deleted(
-    of_segments: Emulator, tmp_path: Path, delete: Callable[[Emulator, RawClient], None]
-) -> None:
-    """The records are gone when the client is answered, and their files soon after."""
-
-    def files() -> list[Path]:
-        return list((tmp_path / "data").glob("t-0*/*.log"))
-
-    assert len(files()) == SEGMENTS
-    with RawClient(of_segments.bootstrap_servers) as client, watched(of_segments, FEW) as turns:
-        delete(of_segments, client)
-        until(lambda: len(files()) < 2)
-    assert turns.longest < 20 * FEW
 
 
 def test_a_log_whose_files_are_deleted_goes_on(of_segments: Emulator) -> None:

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.security.acl import (
-    ALL_ACLS,
     Acl,
-    AclFilter,
     AclOperation,
     PatternType,
     PermissionType,
@@ -98,21 +96,6 @@ def test_the_index_decides_as_the_rules_do(rules: list[Acl], asked: list[Questio
     authorizer = authorizer_with(rules, is_open=is_open)
     for question in asked + asked:  # the second time from memory
         assert authorizer.is_allowed(*question) == read_one_by_one(rules, question, is_open=is_open), question
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(rules=st.lists(acls, min_size=1, max_size=12), asked=st.lists(questions, min_size=1, max_size=4), data=st.data())
-def test_a_removed_rule_decides_no_longer(rules: list[Acl], asked: list[Question], data: st.DataObject) -> None:
-    authorizer = authorizer_with(rules)
-    for question in asked:
-        authorizer.is_allowed(*question)
-    name = data.draw(st.sampled_from(NAMES))
-    removed = authorizer.remove(AclFilter(name=name))
-    left = [acl for acl in rules if acl.name != name]
-    assert set(removed) == set(rules) - set(left)
-    assert set(authorizer.acls(ALL_ACLS)) == set(left)
-    for question in asked:
-        assert authorizer.is_allowed(*question) == read_one_by_one(left, question, is_open=False)
 
 
 @settings(max_examples=examples(150), deadline=None)
