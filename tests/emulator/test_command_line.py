@@ -72,6 +72,11 @@ def test_arguments_that_make_no_sense(
     assert_refused(ended.value.code, *capsys.readouterr(), said)
 
 
+def test_an_impossible_host_is_refused() -> None:
+    done = run(*MODULE, "--listen", "a..b:0")
+    assert_refused(done.returncode, done.stdout, done.stderr, "a..b: invalid host name")
+
+
 @pytest.mark.parametrize(
     ("option", "said"), [("--listen", "cannot listen on"), ("--control", "the control port cannot listen on")]
 )
