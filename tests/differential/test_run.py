@@ -1,4 +1,4 @@
-"""A long run: processes that end, its output, and its exit status."""
+"""The explained differences are those of the page."""
 
 from __future__ import annotations
 

@@ -2,45 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.linear_pattern import LinearPattern, PatternError
-from tests.support.proof_only import examples
-
-ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "^", "$", "a-b"])
-SUFFIXES = st.sampled_from(["", "", "*", "+", "?", "{2}", "{0,2}", "{1,}", "*?"])
-
-
-def patterns() -> st.SearchStrategy[str]:
-    def extend(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        return st.one_of(
-            st.lists(inner, max_size=3).map("".join),
-            st.lists(inner, min_size=2, max_size=3).map("|".join),
-            st.builds(lambda text, suffix: f"({text}){suffix}", inner, SUFFIXES),
-            st.builds(lambda text, suffix: f"(?:{text}){suffix}", inner, SUFFIXES),
-        )
-
-    repeated = st.builds(lambda atom, suffix: atom + ("" if atom in "^$" else suffix), ATOMS, SUFFIXES)
-    return st.recursive(repeated.map(lambda text: text), extend, max_leaves=6)
-
-
-@settings(max_examples=examples(500), deadline=None, derandomize=True, database=None)
-@given(patterns(), st.text("ab.1-", max_size=6))
-def test_a_pattern_matches_as_in_python(pattern: str, text: str) -> None:
-    try:
-        expected = re.compile(pattern.replace("$", r"\Z")).fullmatch(text) is not None
-    except re.error:  # a suffix behind one of another part, a*{2} and the like
-        return
-    try:
-        compiled = LinearPattern(pattern)
-    except PatternError:
-        assert re.search(r"[*+?}][*+?{]", pattern)
-        return
-    assert compiled.fullmatch(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +17,8 @@ from dualwrite.participant import ParticipantProducer
 from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from tests.producer.conftest import MakeProducer, ReadCommitted
+from tests.producer.listeners import address, answer_everybody
+from tests.producer.listeners import listener as listener
 
 TIMEOUT_MS = 300
 LONG_MS = 60_000
@@ -68,28 +68,13 @@ async def test_no_take_over_without_a_broker_async(refusing: str) -> None:
         await producer.close(timeout_s=0)
 
 
-def test_a_listener_that_closes_every_connection() -> None:
+def test_a_listener_that_closes_every_connection(listener: socket.socket) -> None:
     """As a load balancer does that has no broker behind it."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        hang_up_on_everybody(listening)
-        servers = f"127.0.0.1:{listening.getsockname()[1]}"
-        with ParticipantProducer(bootstrap_servers=servers, transactional_id="t", **SETTINGS) as producer:
-            with pytest.raises(KafkaUnreachableError, match=r"connection was lost .*before ApiVersions got a response"):
-                producer.init_transactions()
-            producer.close(timeout_s=0)
-
-
-def hang_up_on_everybody(listening: socket.socket) -> None:
-    """Run in a thread, until the listener is closed."""
-
-    def run() -> None:
-        with suppress(OSError):
-            while True:
-                listening.accept()[0].close()
-
-    threading.Thread(target=run, daemon=True).start()
+    answer_everybody(listener, b"")
+    with ParticipantProducer(bootstrap_servers=address(listener), transactional_id="t", **SETTINGS) as producer:
+        with pytest.raises(KafkaUnreachableError, match=r"connection was lost .*before ApiVersions got a response"):
+            producer.init_transactions()
+        producer.close(timeout_s=0)
 
 
 def test_metadata_of_a_topic(refusing: str) -> None:

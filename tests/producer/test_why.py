@@ -7,8 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,36 +18,10 @@ from dualwrite.errors import AuthorizationError, DeliveryError, KafkaTimeoutErro
 from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer
 from tests.producer.impatience import impatient
+from tests.producer.listeners import address, answer_everybody
+from tests.producer.listeners import listener as listener
 
 ALWAYS = 1_000_000
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        yield listening
-
-
-def address(listening: socket.socket) -> str:
-    return f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-def answer_everybody(listening: socket.socket, answer: bytes) -> None:
-    """Run in a thread, until the listener is closed."""
-
-    def run() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-                with connection:
-                    connection.recv(1000)
-                    connection.sendall(answer)
-            except OSError:
-                return
-
-    threading.Thread(target=run, daemon=True).start()
 
 
 def init_in_vain(servers: str, **settings: Any) -> str:
