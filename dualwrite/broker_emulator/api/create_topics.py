@@ -45,8 +45,8 @@ async def handle_create_topics(call: NodeCall) -> Any:
       (KIP-599).
     * ValidateOnly returns the same response and creates nothing.
     """
-    requested = sum(max(_partition_count(call, topic), 0) for topic in call.request.topics)
-    if requested > MAX_PARTITIONS_PER_REQUEST:
+    counts = await mapped(lambda topic: max(_partition_count(call, topic), 0), call.request.topics)
+    if sum(counts) > MAX_PARTITIONS_PER_REQUEST:
         message = "Excessively large number of partitions per request."
         rows = await mapped(
             lambda topic: _row(call, topic, ErrorCode.policy_violation, message), await call.made(_named_once, call)
