@@ -199,6 +199,18 @@ MUTANTS: Final = (
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
+        _CORE_COMPLETION,
+        "return not is_elsewhere(row, text,",
+        "return True or is_elsewhere(row, text,",
+        "recovery/test_another_cluster.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/core/hanging.py",
+        'owned.inherited_from == cluster_id != ""',
+        "True",
+        "recipes/test_torn.py",
+    ),
+    Mutant(
         _CORE_REPAIR,
         "if is_settled(row, text):\n        return IS_OVER",
         "if text.startswith('committed '):\n        return IS_OVER",

@@ -114,7 +114,7 @@ MUTANTS: Final = (
         "later-commit-ignored",
         "a take-over reports a restored database when Kafka has committed a transaction later than the row's",
         _in(3, "a1,a2,a3", by_commit=True, restores=1),
-        Edit(_COMPLETION, "if not proof.owed and owned.kafka.coordinator_committed_later(row):", "if False:"),
+        Edit(_COMPLETION, "if not proof.owed and await _is_behind(owned, row, text):", "if False:"),
     ),
     _mutant(
         "restored-row-taken-for-a-successor",
@@ -155,7 +155,7 @@ MUTANTS: Final = (
         "the second reading: the row is read before the id is initialised, and not for the cluster either",
         _in(3, "a1/b1", kills=1),
         Edit(_COMPLETION, "row = await database.read(owned.transactional_id)", "row = owned.read_before"),
-        Edit(_COMPLETION, "if await is_of_another_cluster(owned, database, row, ongoing):", "if False:"),
+        Edit(_COMPLETION, "if await is_of_another_cluster(owned, row, text, ongoing):", "if False:"),
         Edit(_STEPS, "owned.telemetry.reach(PausePoint.AFTER_LOCK)", "owned.read_before = row"),
         Edit(_PUBLISHING, "owned.telemetry.reach(PausePoint.AFTER_LOCK)", "owned.read_before = row"),
     ),
@@ -169,7 +169,7 @@ MUTANTS: Final = (
         "no-proof",
         "the log is asked where the coordinator cannot tell",
         _in(4, "a1", crashes=1),
-        Edit(_COMPLETION, "proof = await prove(owned, database, row, ongoing)", "proof = KNOWN"),
+        Edit(_COMPLETION, "proof = await prove(owned, database, row, text, ongoing)", "proof = KNOWN"),
         Edit(_COMPLETION, "proof import IS_OVER, Proof", "proof import IS_OVER, KNOWN, Proof"),
     ),
     _mutant(
@@ -1154,13 +1154,13 @@ MUTANTS: Final = (
         OutboxSpace(3, Budget(timeouts=1, deletions=1)),
         Edit(
             _COMPLETION,
-            "proof = await prove(owned, database, row, ongoing)",
+            "proof = await prove(owned, database, row, text, ongoing)",
             (
                 "other = await owned.database.begin()\n"
                 "        outbox = other.stored_blocks(owned.transactional_id)\n"
                 "        await outbox.publish(owned.transactional_id, ())\n"
                 "        await other.commit()\n"
-                "        proof = await prove(owned, database, row, ongoing)"
+                "        proof = await prove(owned, database, row, text, ongoing)"
             ),
         ),
     ),

@@ -326,6 +326,21 @@ def test_of_a_transaction_before_the_row_no_end_is_guessed(site: Site) -> None:
 
 
 @every_tier
+def test_a_row_of_another_cluster_does_not_tell_whether_a_transaction_is_decided(site: Site) -> None:
+    """Each cluster assigns the same pairs, so a lower one there is no earlier one."""
+    with site.writer() as writer:
+        write(writer, "before")
+        write_without_marker(site, writer)
+    row = PreparedTxnState.of(producer_id=site.row().producer_id, producer_epoch=0)
+    site.change_row(prepared_transaction_state=str(row), manifest=f"committed {row} another orders")
+    (told,) = site.serviced(apply=False).left
+    assert "If a database has decided it" in str(told.error)
+    with site.writer() as writer:
+        with pytest.raises(TransactionHangsError, match="no longer shows whether the database has decided"):
+            write_both(writer, "refused")
+
+
+@every_tier
 def test_recovery_commits_a_hanging_transaction_named_by_the_settled_row(site: Site, tier: Tier) -> None:
     """Before transaction.version 2 another transaction may have the pair."""
     with site.writer() as writer:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dualwrite import Outbox
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.errors import AnotherClusterError, StateRowError
@@ -88,6 +89,24 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
             write(writer, "later")
         assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["later"]
         assert rows(store.aside) == sorted([*decided, "later"])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [{"transactional_id": "tid"}, {"prefix": "pooled"}, {"prefix": "pooled", "delivery": Outbox()}],
+    ids=["one id", "pool", "outbox"],
+)
+@pytest.mark.parametrize("tier", list(Tier))
+def test_writers_go_to_the_next_cluster_and_back(store: Database, tier: Tier, ids: dict[str, Any]) -> None:
+    """The coordinator of each cluster still knows a commit of the id; pairs of two clusters have no order."""
+    with site_of(tier, store) as site, next_cluster(tier) as another:
+        for cluster, value in ((site.emulator, "1"), (another, "2"), (site.emulator, "3"), (another, "4")):
+            with DualWriter(store.aside, bootstrap_servers=cluster.bootstrap_servers, **ids) as writer:
+                write(writer, value)
+            report = site.serviced(bootstrap_servers=cluster.bootstrap_servers)
+            assert (report.found, report.is_clean) == ((), True)
+        assert [value for _, value in read_topic(site.emulator.bootstrap_servers, "orders")] == ["1", "3"]
+        assert [value for _, value in read_topic(another.bootstrap_servers, "orders")] == ["2", "4"]
 
 
 @pytest.mark.parametrize("by", ["writer", "service"])

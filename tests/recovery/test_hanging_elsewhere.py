@@ -54,7 +54,7 @@ def test_a_partition_without_a_leader_hides_no_other_topic() -> None:
 def test_a_topic_that_only_settled_rows_name_comes_last_and_may_be_without_a_leader() -> None:
     away: dict[str, Exception] = {"a": KafkaTimeoutError("a-0 has no leader")}
     admin = Admin(away)
-    settled = "committed 7:3 a b"
+    settled = "committed 7:3 here a b"
     assert search(admin, "c", text=settled) == []
     assert admin.searched == ["c", "a", "b"]
     assert len(search(Admin(away), "a", text=settled)) == 1
@@ -63,7 +63,7 @@ def test_a_topic_that_only_settled_rows_name_comes_last_and_may_be_without_a_lea
 def test_no_time_is_left_for_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hanging_elsewhere, "MOST_MS", 0)
     admin = Admin({})
-    assert search(admin, "a", text="committed 7:3 b") == [
+    assert search(admin, "a", text="committed 7:3 here b") == [
         "topic 'a' was not searched for transactions that hang: 0 ms have passed"
     ]
     assert admin.searched == []
@@ -92,8 +92,10 @@ ABORT = "`dualwrite transactions abort --topic orders --partition 1 --start-offs
     [
         ("7:3", "", 2, True),
         ("7:3", "", 1, None),
-        ("7:2", "", 2, False),
-        ("7:2", "committed 7:2", 1, False),
+        ("7:2", "", 2, None),
+        ("7:2", "committed 7:2 here orders", 1, False),
+        ("7:2", "committed 7:2 another orders", 2, None),
+        ("7:2", "committed 7:2 ?", 2, None),
         ("7:2", ELSEWHERE, 2, None),
         ("", "", 2, False),
         ("7:4", "", 2, None),

@@ -30,7 +30,7 @@ from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import IS_OVER, Proof
+from dualwrite.recipes.core.proof import IS_OVER, Proof, cluster_of, is_elsewhere
 from dualwrite.recipes.core.repair import is_of_another_cluster, prove, verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
@@ -103,12 +103,13 @@ async def _take_over(
         if ongoing == owned.in_doubt != row and not ongoing.is_empty:
             raise _went_back(owned, ongoing, row)
         await owned.make_durable(row, ongoing)
+        text = await database.read_manifest(owned.transactional_id)
         stored, proof = row, IS_OVER
-        if await is_of_another_cluster(owned, database, row, ongoing):
+        if await is_of_another_cluster(owned, row, text, ongoing):
             stored = NOTHING_PREPARED
         else:
-            proof = await prove(owned, database, row, ongoing)
-        if not proof.owed and owned.kafka.coordinator_committed_later(row):  # a later row would name the repair
+            proof = await prove(owned, database, row, text, ongoing)
+        if not proof.owed and await _is_behind(owned, row, text):  # a later row would name the repair
             from dualwrite.recipes.core.judge import behind_kafka  # a writer that is refused nothing does not load it
 
             raise behind_kafka(owned.transactional_id, row)
@@ -131,9 +132,16 @@ async def _take_over(
         await owned.give_up()
         raise
     owned.taken_over_in = here()
-    owned.note_inherited(row)
+    owned.note_inherited(row, cluster_of(row, text))
     owned.slot.move(SlotState.READY, row=row, owed=proof.owed, in_doubt=NOTHING_PREPARED)
     return row, _resolution(owned, stored, ongoing), proof
+
+
+async def _is_behind(owned: OwnedId, row: PreparedTxnState, text: str) -> bool:
+    """Return whether Kafka has committed a later transaction than the row's; pairs of two clusters have no order."""
+    if not owned.kafka.coordinator_committed_later(row):
+        return False
+    return not is_elsewhere(row, text, await owned.kafka.cluster_id(owned.resolve_timeout_ms))
 
 
 def _resolution(owned: OwnedId, row: PreparedTxnState, ongoing: PreparedTxnState) -> Resolution:

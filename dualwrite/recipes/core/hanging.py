@@ -6,8 +6,9 @@ A writer that is refused nothing does not load this module.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
-from dualwrite.errors import NoMarkerError, TransactionHangsError
+from dualwrite.errors import KafkaError, NoMarkerError, TransactionHangsError
 from dualwrite.guarantee import Tier
 from dualwrite.hanging import EndByHand, end_by_hand
 from dualwrite.prepared_state import PreparedTxnState
@@ -36,17 +37,21 @@ def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerErr
     return found
 
 
-def hangs_before(owned: OwnedId, error: TransactionHangsError) -> TransactionHangsError:
+async def hangs_before(owned: OwnedId, error: TransactionHangsError) -> TransactionHangsError:
     """Log and count that an earlier transaction hangs in a partition of the block; return the error to raise."""
+    cluster_id = ""
+    with suppress(KafkaError):
+        cluster_id = await owned.kafka.cluster_id(owned.resolve_timeout_ms)
     count(Counted.TORN, outcome=TornEnd.HANGING)
     earlier = PreparedTxnState(error.prepared_state)
     ends = end_by_hand(earlier, dict(zip(error.partitions, error.start_offsets, strict=True)))
+    remedy = _by_row(owned, earlier, ends, cluster_id)
     found = TransactionHangsError(
         f"transactional id {owned.transactional_id!r} cannot write to {_named(error.partitions)}: its earlier "
         f"transaction {earlier} is open there from offset {error.start_offsets[0]} on, and no coordinator is going to "
         "write its marker (KAFKA-20734). Consumers with read_committed stop there, and the next marker of the id would "
-        f"end both, so nothing was written there. Neither side was changed. {_by_row(owned, earlier, ends)}. Then "
-        "repeat the block",
+        f"end both, so nothing was written there. Neither side was changed. {remedy}. Then repeat "
+        "the block",
         transactional_id=owned.transactional_id,
         prepared_state=error.prepared_state,
         partitions=error.partitions,
@@ -56,14 +61,18 @@ def hangs_before(owned: OwnedId, error: TransactionHangsError) -> TransactionHan
     return found
 
 
-def _by_row(owned: OwnedId, earlier: PreparedTxnState, ends: EndByHand) -> str:
+def _by_row(owned: OwnedId, earlier: PreparedTxnState, ends: EndByHand, cluster_id: str) -> str:
     """Return the command that ends an earlier transaction, by the rows that this process has seen.
 
-    Before transaction.version 2 several transactions have the same pair.
+    Each cluster assigns the same pairs, so a row says nothing of a transaction in another one. Before
+    transaction.version 2 several transactions have the same pair.
     """
-    if _is_between(owned.inherited, earlier, owned.first_decided):
+    inherited = owned.inherited
+    is_of_here = inherited.is_empty or owned.inherited_from == cluster_id != ""
+    if is_of_here and _is_between(inherited, earlier, owned.first_decided):
         return f"The database has not decided it, so abort it: {ends.abort}"
-    if earlier == owned.row and owned.kafka.guarantee.tier is not Tier.BOUNDED_V1:
+    is_ours = is_of_here or owned.row != inherited
+    if is_ours and earlier == owned.row and owned.kafka.guarantee.tier is not Tier.BOUNDED_V1:
         return f"The database has decided it, so commit it: {ends.commit}"
     return (
         "The state row no longer shows whether the database has decided it, because later ones were: read its records "

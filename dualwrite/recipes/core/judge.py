@@ -17,7 +17,7 @@ from dualwrite import errors as e
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import Described, commits_later
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.proof import is_forgotten, is_settled, manifest_of
+from dualwrite.recipes.core.proof import is_elsewhere, is_forgotten, is_settled, manifest_of
 
 
 class Concerns(StrEnum):
@@ -242,6 +242,13 @@ class RowInCluster(NamedTuple):
         manifest = manifest_of(self.stored, self.text)
         return manifest if manifest is not None and manifest.is_elsewhere(self.cluster_id) else None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether Kafka has committed a later transaction than the row's; pairs of two clusters have no order."""
+        if self.described is None or not commits_later(self.stored, self.described):
+            return False
+        return not is_elsewhere(self.stored, self.text, self.cluster_id)
+
 
 def refusal_by_row(found: RowInCluster, keeps_prepared: Callable[[], bool]) -> e.DualWriteError | None:
     """Return the error with which a writer refuses the id because of its row; None if the row is no cause.
@@ -252,7 +259,7 @@ def refusal_by_row(found: RowInCluster, keeps_prepared: Callable[[], bool]) -> e
     manifest = found.elsewhere
     if manifest is not None and not found.is_settled:
         return manifest.elsewhere(found.cluster_id, found.transactional_id)
-    if found.described is None or not commits_later(found.stored, found.described) or keeps_prepared():
+    if not found.is_behind or keeps_prepared():
         return None
     return behind_kafka(found.transactional_id, found.stored)
 

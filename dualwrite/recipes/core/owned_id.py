@@ -78,6 +78,8 @@ class OwnedId:
         """The last dual write whose commit Kafka has confirmed to this process."""
         self.inherited = NOTHING_PREPARED
         """The row at the last take-over after another owner."""
+        self.inherited_from = ""
+        """The id of the cluster in which that was prepared; "" if unknown."""
         self.first_decided: PreparedTxnState | None = None
         """The first dual write since then that was decided: none between the two was."""
         self.settled: PreparedTxnState | None = None
@@ -103,10 +105,10 @@ class OwnedId:
     def owed(self) -> Sequence[BufferedRecord]:
         return self.slot.known.owed
 
-    def note_inherited(self, row: PreparedTxnState) -> None:
+    def note_inherited(self, row: PreparedTxnState, prepared_in: str) -> None:
         """Note the row of a take-over, unless it is this process's own last one."""
         if self.first_decided is None or row != self.confirmed:
-            self.inherited, self.first_decided = row, None
+            self.inherited, self.inherited_from, self.first_decided = row, prepared_in, None
 
     def limit_waits(self, timeout_ms: int) -> None:
         """Limit each wait for the row lock, for an outcome and for Kafka to `timeout_ms`."""

@@ -92,14 +92,17 @@ def without_verdict(text: str) -> str:
 
 _SETTLED: Final = "committed "
 """Begins the text that replaces a manifest once Kafka has confirmed the commit: nothing is left to prove."""
+_UNKNOWN: Final = "?"
+"""Stands for the cluster of a settled row that had no manifest."""
 
 
 def settled_text(row: PreparedTxnState, text: str = "") -> str:
     """Return the text that replaces that of a row whose transaction is known to be committed on both sides.
 
-    It keeps the names of the topics: an earlier transaction may hang there.
+    It keeps the cluster, because each one assigns the same pairs, and the names of the topics: an earlier transaction
+    may hang there.
     """
-    return " ".join((f"{_SETTLED}{row}", *topics_named(text)))
+    return " ".join((f"{_SETTLED}{row}", cluster_of(row, text) or _UNKNOWN, *topics_named(text)))
 
 
 def is_settled(row: PreparedTxnState | str | None, text: str | None) -> bool:
@@ -110,12 +113,28 @@ def is_settled(row: PreparedTxnState | str | None, text: str | None) -> bool:
 def topics_named(text: str) -> Sequence[str]:
     """Return the topics that the text of a row names; one that cannot be read names none."""
     if text.startswith(_SETTLED):
-        return text.split(" ")[2:]
+        return text.split(" ")[3:]
     try:
         manifest = Manifest.parse(without_verdict(text))
     except ValueError:
         return ()
     return () if manifest is None else sorted({part.topic for part in manifest.partitions})
+
+
+def cluster_of(row: PreparedTxnState, text: str) -> str:
+    """Return the id of the cluster in which the row's transaction was prepared; "" if its text does not tell."""
+    if is_settled(row, text):
+        return "".join(text.split(" ")[2:3]).replace(_UNKNOWN, "")
+    try:
+        manifest = manifest_of(row, text)
+    except ValueError:
+        return ""
+    return "" if manifest is None else manifest.cluster_id
+
+
+def is_elsewhere(row: PreparedTxnState, text: str, cluster_id: str) -> bool:
+    """Return whether the row's transaction was prepared in another cluster than this one, if both are known."""
+    return bool(cluster_id) and cluster_of(row, text) not in ("", cluster_id)
 
 
 def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:

@@ -58,9 +58,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 
-async def is_of_another_cluster(
-    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, ongoing: PreparedTxnState
-) -> bool:
+async def is_of_another_cluster(owned: OwnedId, row: PreparedTxnState, text: str, ongoing: PreparedTxnState) -> bool:
     """Return whether the open transaction only has the pair of the locked row's, which ended in another cluster.
 
     Each cluster assigns the same pairs. The row of such a transaction says that it is settled, or given up; where it
@@ -68,7 +66,6 @@ async def is_of_another_cluster(
     """
     if not owned.kafka.coordinator_knows(row):
         return False  # the log is read, which tells the cluster
-    text = await database.read_manifest(owned.transactional_id)
     if is_settled(row, text):
         return ongoing == row
     manifest = _manifest(owned, row, text) if is_forgotten(row, text) else _readable(row, text)
@@ -90,9 +87,9 @@ def _readable(row: PreparedTxnState, text: str) -> Manifest | None:
 
 
 async def prove(
-    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, ongoing: PreparedTxnState
+    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, text: str, ongoing: PreparedTxnState
 ) -> Proof:
-    """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
+    """Return how the transaction in the locked row and its text ended; read the log where the coordinator cannot tell.
 
     For an outbox's last batch, the row may note the end, or it may stay unproven (`last_batch.py`).
 
@@ -103,7 +100,6 @@ async def prove(
     """
     if owned.kafka.coordinator_knows(row):
         return TOLD
-    text = await database.read_manifest(owned.transactional_id)
     if is_settled(row, text):
         return IS_OVER
     manifest = _manifest(owned, row, text)

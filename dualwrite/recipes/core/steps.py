@@ -108,7 +108,7 @@ class DualWriteSteps:
         except TransactionHangsError as error:
             from dualwrite.recipes.core.hanging import hangs_before
 
-            raise hangs_before(owned, error) from error
+            raise await hangs_before(owned, error) from error
         owned.telemetry.reach(PausePoint.AFTER_PREPARE)
 
     async def write_prepared(self, write: DualWriteProgress) -> None:

@@ -12,7 +12,7 @@ from dualwrite.errors import AuthorizationError, IncompleteAnswerError, KafkaErr
 from dualwrite.hanging import pair_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.proof import is_settled, manifest_of, topics_named
+from dualwrite.recipes.core.proof import cluster_of, is_elsewhere, is_settled, topics_named
 from dualwrite.recipes.recovery.seen import Cluster
 from dualwrite.recipes.recovery.stored_rows import StoredRow
 
@@ -71,22 +71,21 @@ def is_decided(hanging: HangingTransaction, row: StoredRow, cluster: Cluster) ->
     """Return whether the row says that its database has decided the transaction; None if it does not say.
 
     True: it names the transaction. Others have its pair before transaction.version 2, and where the row's was prepared
-    in another cluster. False: it names none, or an earlier one; a later one may have replaced this one.
+    in another cluster. False: it names none, or an earlier one of this cluster; a later one may have replaced this one.
     """
     if row.state is None:
         return None
     pair = pair_of(hanging)
     try:
         named = PreparedTxnState(row.state)
-        manifest = None if named.is_empty else manifest_of(named, row.manifest)
     except ValueError:
         return None
-    if manifest is not None and manifest.is_elsewhere(cluster.cluster_id):
+    if is_elsewhere(named, row.manifest, cluster.cluster_id):
         return None
     if named == pair:
         return True if cluster.transaction_version >= 2 else None
     is_earlier = named.producer_id == pair.producer_id and named.producer_epoch < pair.producer_epoch
-    return False if named.is_empty or is_earlier else None
+    return False if named.is_empty or (is_earlier and cluster_of(named, row.manifest)) else None
 
 
 def _not_searched(topic: str, why: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from dualwrite.admin import TransactionAdmin, TransactionDescription, TwoPhaseCommit
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
-from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
+from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.judge import RowInCluster, refusal_by_row
@@ -174,7 +174,7 @@ class Seen:
     @property
     def is_behind(self) -> bool:
         """Whether Kafka has committed a later transaction than the row's, whose row the database has lost."""
-        return commits_later(self.stored, self.described)
+        return self.in_cluster.is_behind
 
     @cached_property
     def in_cluster(self) -> RowInCluster:
