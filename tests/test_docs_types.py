@@ -62,6 +62,9 @@ writer = DualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id
 
 PLACE_ORDER: Final = "def place_order(number: int) -> None: ...\n\n\n"
 
+FIELDS: Final = '# mypy: disable-error-code="var-annotated"\n# pyright: reportUnknownVariableType=false\n'
+"""Django's fields have types by the plugin of its stubs."""
+
 BEFORE: Final = {
     '@event.listens_for(Order, "after_insert")': ORDERS,
     "from dualwrite.recipes.sqlalchemy.writer import DualTransaction\n\n\n@writer": WRITER,
@@ -70,6 +73,8 @@ BEFORE: Final = {
     "from dualwrite.recipes.recovery.service import RecoveryService": ENGINE,
     "from asgiref.sync import sync_to_async": PLACE_ORDER,
     "from django.test import TestCase": PLACE_ORDER,
+    "from django.db import models": FIELDS,
+    "from dualwrite import DualWriter\n\nwriter = DualWriter(\n    engine,": f'{ENGINE}\npassword = "secret"\n',
     "with Emulator(nodes=3": "from dualwrite.broker_emulator import Emulator\n",
 }
 """The code before a sample, by its beginning."""
