@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from opentelemetry.trace import NoOpTracer
 
 from dualwrite.cli.root import cli
 from dualwrite.recipes.core import metrics
+from dualwrite.testing.server_unavailable import ServerUnavailableError
 from spark_sink.driver import telemetry
+from tests.support.servers.promtool import fetch_promtool
+from tests.support.unavailable import skip
 from tests.test_docs import DOCS, ROOT, anchors_of
 
 ALERTS: list[dict[str, Any]] = yaml.safe_load((DOCS / "ops" / "alerts.yml").read_text())["groups"][0]["rules"]
@@ -28,7 +33,7 @@ class Recorder:
         self.names: set[str] = set()
 
     def __getattr__(self, create: str) -> Any:
-        return lambda name, *arguments: self._note(create, name, arguments)
+        return lambda name, *arguments, **_: self._note(create, name, arguments)
 
     def _note(self, create: str, name: str, arguments: tuple[Any, ...]) -> None:
         unit = next(each for each in arguments if isinstance(each, str))
@@ -44,6 +49,20 @@ def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
     named = {name for each in EXPRESSIONS for name in re.findall(r"\bdualwrite_\w+", each)}
     assert len(named) > 20
     assert named - recorder.names == set()
+
+
+def test_prometheus_takes_the_alerts_and_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    try:
+        promtool = str(fetch_promtool())
+    except ServerUnavailableError as error:
+        skip(error)
+    queries = [each["expr"].replace("$__rate_interval", "5m") for panel in PANELS for each in panel["targets"]]
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "queries.yml").write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+    histories = str(ROOT / "tests" / "alerts_test.yml")
+    for command in (["check", "rules", str(tmp_path / "queries.yml")], ["test", "rules", histories]):
+        done = subprocess.run([promtool, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))

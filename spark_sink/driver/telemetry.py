@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+_BOUNDARIES_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Of the buckets of phases. The SDK's own, up to 10,000, are for milliseconds."""
+
+
 class BatchOutcome(StrEnum):
     """An outcome of a batch; one batch may have several."""
 
@@ -73,7 +77,10 @@ class Instruments:
             "dualwrite.spark.batch.transactions", "{transaction}", "Kafka transactions of a decided batch, by sink"
         )
         self.phases: Final = meter.create_histogram(
-            "dualwrite.spark.phase.duration", "s", "how long each phase of a decided batch took, by sink and phase"
+            "dualwrite.spark.phase.duration",
+            "s",
+            "how long each phase of a decided batch took, by sink and phase",
+            explicit_bucket_boundaries_advisory=_BOUNDARIES_S,
         )
 
 

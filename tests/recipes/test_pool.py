@@ -30,6 +30,7 @@ from tests.crash.scenario import (
     Scenario,
     losing_the_commit,
 )
+from tests.recipes.heard import Heard
 from tests.recipes.pools import (
     AnyPool,
     LeaseTable,
@@ -305,7 +306,12 @@ def test_an_unresolvable_commit_is_reported(
     scenario.assert_nothing_open()
 
 
-def test_the_status_shows_why_a_dead_process_is_not_recovered(scenario: Scenario, database: Database) -> None:
+def test_the_status_shows_what_a_dead_process_left_and_why_it_is_not_recovered(
+    heard: Heard, scenario: Scenario, database: Database
+) -> None:
+    def unrecovered() -> list[int]:
+        return [point.value for point in heard.points("dualwrite.pool.unrecovered")]
+
     def change_row(state: str | None) -> None:
         with database.aside.begin() as connection:
             connection.execute(sa.update(kafka_transaction_state).values(prepared_transaction_state=state))
@@ -318,8 +324,10 @@ def test_the_status_shows_why_a_dead_process_is_not_recovered(scenario: Scenario
     with make_pool(scenario, lease_ms=300) as pool:
         write(pool, scenario, 2)
         until(lambda: "'unreadable'" in (pool.status.last_background_error or ""))
+        assert (pool.status.unrecovered, unrecovered()) == ((scenario.transactional_id,), [1])
         change_row(row)
         until(lambda: pool.status.last_background_error is None)
+        assert (pool.status.unrecovered, unrecovered()) == ((), [0])
 
 
 def test_the_background_survives_a_database_that_goes_away(scenario: Scenario, database: Database) -> None:

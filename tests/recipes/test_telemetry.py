@@ -48,6 +48,8 @@ def test_a_dual_write_is_measured_step_by_step(heard: Heard, scenario: Scenario)
         )
     ]
     assert sums == [8, 0.5, 0.25]
+    (commits,) = heard.points("dualwrite.kafka.commit.duration")
+    assert {0.001, 1.0} < set(commits.explicit_bounds), "from a quick commit to what the alerts call slow"
     assert heard.sums("dualwrite.decided") == {"committed": 1}
     assert heard.in_doubt == 0
     (span,) = heard.spans("dualwrite.commit")

@@ -120,6 +120,7 @@ FUNCTIONS: Final = frozenset(
         "tests/proof/test_reductions.py::test_dead_states_stay_dead_and_change_nothing",
         "tests/proof/test_replay.py::test_model_and_servers_agree_in_many_histories",
         "tests/proof/test_replay.py::test_samples_have_every_kind_of_step_but_rare_ones",
+        "tests/test_operating_files.py::test_prometheus_takes_the_alerts_and_every_query_of_the_dashboard",
         "tests/cli/test_verify.py::test_markers_that_are_lost_are_found",
         "tests/cli/test_verify.py::test_ctrl_c_leaves_nothing_open",
         "tests/cli/test_verify.py::test_workers_end_with_their_command",

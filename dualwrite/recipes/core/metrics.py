@@ -18,7 +18,7 @@ from dualwrite.client.records import traces
 from dualwrite.guarded import tolerate
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
+    from opentelemetry.metrics import Histogram, Meter
     from opentelemetry.trace import Tracer
 
 
@@ -67,6 +67,16 @@ class NoManifest(StrEnum):
     TOO_LONG = "too long"
 
 
+_BOUNDARIES_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Of the buckets of durations. The SDK's own, up to 10,000, are for milliseconds."""
+
+
+def _duration(meter: Meter, name: str, description: str) -> Histogram:
+    return meter.create_histogram(
+        f"dualwrite.{name}.duration", "s", description, explicit_bucket_boundaries_advisory=_BOUNDARIES_S
+    )
+
+
 Values = Iterable[tuple[float, dict[str, str]]]
 """The numbers that a gauge shows now, and their attributes."""
 
@@ -87,19 +97,14 @@ class Instruments:
             for each in Counted
             for name, unit, description in [each.value]
         }
-        histogram = meter.create_histogram
-        self.prepare: Final = histogram(
-            "dualwrite.prepare.duration", "s", "from the first record to a prepared Kafka transaction"
+        self.prepare: Final = _duration(meter, "prepare", "from the first record to a prepared Kafka transaction")
+        self.database_commit: Final = _duration(
+            meter, "database.commit", "the database's COMMIT, which is the decision"
         )
-        self.database_commit: Final = histogram(
-            "dualwrite.database.commit.duration", "s", "the database's COMMIT, which is the decision"
+        self.kafka_commit: Final = _duration(
+            meter, "kafka.commit", "from the decision until Kafka has confirmed its commit"
         )
-        self.kafka_commit: Final = histogram(
-            "dualwrite.kafka.commit.duration", "s", "from the decision until Kafka has confirmed its commit"
-        )
-        self.pool_wait: Final = histogram(
-            "dualwrite.pool.wait.duration", "s", "until a block had a slot or timed out, by prefix"
-        )
+        self.pool_wait: Final = _duration(meter, "pool.wait", "until a block had a slot or timed out, by prefix")
         self._make_gauges(meter)
 
     def _make_gauges(self, meter: Meter) -> None:
@@ -135,6 +140,7 @@ class Instruments:
         )
         gauge("kafka.away", "s", _kafka_away, "for how long no broker could be reached")
         gauge("pool.slots", "{slot}", _pool_slots, "slots of this process, by prefix and state")
+        gauge("pool.unrecovered", "{slot}", _pool_unrecovered, "slots left by dead processes, by prefix")
         gauge("pool.waiting", "{block}", _pool_waiting, "blocks that wait for a slot, by prefix")
 
 
@@ -238,6 +244,14 @@ def _pool_slots() -> Values:
         states = {"in_use": status.in_use, "idle": status.idle, "set_aside": len(status.set_aside)}
         sums.update({(prefix, state): number for state, number in states.items()})
     return [(number, {"prefix": prefix, "state": state}) for (prefix, state), number in sums.items()]
+
+
+def _pool_unrecovered() -> Values:
+    """Return what the pools of each prefix see: all see the same slots, one perhaps before another."""
+    most: dict[str, int] = {}
+    for prefix, status in _pool_statuses():
+        most[prefix] = max(most.get(prefix, 0), len(status.unrecovered))
+    return [(number, {"prefix": prefix}) for prefix, number in most.items()]
 
 
 def _pool_waiting() -> Values:

@@ -361,6 +361,7 @@ class PoolCoordinator:
             idle=places.idle,
             waiting=places.waiting,
             set_aside=places.set_aside,
+            unrecovered=self.maintenance.unrecovered,
             leased_total=counts.leased,
             lost_total=counts.lost,
             moved_total=counts.moved,

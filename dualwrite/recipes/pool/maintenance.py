@@ -81,6 +81,12 @@ class PoolMaintenance:
         self._dead_refused: dict[int, tuple[RefusedBlock | None, float]] = {}
         """By slot of a dead process whose recovery a person has to help: the block that Kafka refuses, if that is the
         cause, and when to try again, by the monotonic clock."""
+        self._unrecovered: set[int] = set()
+        """The slots of dead processes that the last sweep has found, and not recovered yet."""
+
+    @property
+    def unrecovered(self) -> tuple[str, ...]:
+        return tuple(transactional_id_of(self._prefix, slot) for slot in sorted(self._unrecovered))
 
     @property
     def refused_of_dead(self) -> tuple[RefusedBlock, ...]:
@@ -442,7 +448,8 @@ class PoolMaintenance:
             pass_on_signal(error)
             return [], [error]
         self._has_swept = True
-        self._forget_refused_but({lease.slot for lease in expired})
+        self._unrecovered = {lease.slot for lease in expired}
+        self._forget_refused_but(self._unrecovered)
         for lease in expired:
             if self._stopped and (found or not self._has_time_left()):
                 break
@@ -482,6 +489,7 @@ class PoolMaintenance:
             with coordinator.exclusively():
                 resolution = await coordinator.recover()
             clean = True
+            self._unrecovered.discard(lease.slot)
             self._dead_refused.pop(lease.slot, None)
         except LeaseLostError as error:  # the process that has claimed it later recovers it
             _log.warning("pool %s: %s", self._prefix, error)

@@ -23,6 +23,8 @@ class PoolStatus:
     """Blocks that wait for a slot."""
     set_aside: tuple[str, ...]
     """Transactional ids in which a transaction may be open; they are resolved before they are used again."""
+    unrecovered: tuple[str, ...]
+    """Transactional ids of dead processes, as the background has last seen them, that are not recovered yet."""
     leased_total: int
     """Leases taken, of slots that were free or new."""
     lost_total: int
