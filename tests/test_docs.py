@@ -313,6 +313,19 @@ def test_the_page_of_fastapi_is_a_whole_service(run: Run, emulator: Emulator, po
         assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(1, "lamp")]
 
 
+def test_the_page_of_fastapi_tests_its_service(postgres: PostgresDatabase, tmp_path: Path) -> None:
+    page = (DOCS / "fastapi.md").read_text()
+    (shop,), (tests,) = examples(DOCS / "fastapi.md"), re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    shop = shop.replace('"postgresql+psycopg://localhost/shop"', 'os.environ["DATABASE_URL"]')
+    (tmp_path / "shop.py").write_text("import os\n" + shop.replace('"127.0.0.1:9092"', 'os.environ["KAFKA"]'))
+    (tmp_path / "test_shop.py").write_text(tests)
+    url = postgres.url.render_as_string(hide_password=False)
+    environment = os.environ | {"DATABASE_URL": url, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "pytest", "-q", "test_shop.py"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_page_of_faststream_is_a_whole_service(run: Run, emulator: Emulator, postgres: PostgresDatabase) -> None:
     url = postgres.url.render_as_string(hide_password=False)
     service, shop = examples(DOCS / "faststream.md")
