@@ -44,12 +44,15 @@ def tolerate(error: Exception, place: str) -> None:
     pass_on_signal(error)
     if place not in _told:
         _told.add(place)
-        _log.warning(
-            "telemetry failed (%s): dual writes are not affected, but their metrics or spans are incomplete; this is "
-            "logged once",
-            place,
-            exc_info=error,
-        )
+        try:
+            _log.warning(
+                "telemetry failed (%s): dual writes are not affected, but their metrics or spans are incomplete; this "
+                "is logged once",
+                place,
+                exc_info=error,
+            )
+        except Exception as failure:  # of a log handler
+            pass_on_signal(failure)
 
 
 @contextmanager

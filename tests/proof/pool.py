@@ -238,7 +238,7 @@ class OneThread:
     def lock(self) -> AbstractAsyncContextManager[object]:
         return nullcontext()
 
-    def spawn(self, name: str, steps: Steps) -> Any:
+    def spawn(self, name: str, steps: Steps, on_end: Any = None) -> Any:
         return _NoBackground()
 
     async def carry_out(self, name: str, steps: Steps) -> None:

@@ -327,7 +327,7 @@ def test_a_process_that_was_succeeded_does_not_end_the_diversion(scenario: Psyco
             until(lambda: in_order(scenario) == ["1", "2"])
             until(lambda: publisher._has_recovered)
             publisher.begin_no_more()
-            for background in publisher._background:
+            for background in publisher._loops._started.values():
                 blocking.run(background.join(30))
         with scenario.database.aside.begin() as connection:
             was = connection.scalar(sa.text(_STATE), {"id": scenario.transactional_id})

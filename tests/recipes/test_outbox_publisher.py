@@ -132,12 +132,22 @@ async def cancel_publisher() -> None:
     await asyncio.wait([task])
 
 
-def test_a_task_that_was_cancelled_is_started_again(scenario: PsycopgScenario) -> None:
+def background() -> dict[str, asyncio.Task[Any]]:
+    named = {each.get_name(): each for each in asyncio.all_tasks()}
+    return {name: task for name, task in named.items() if name.startswith("dualwrite-")}
+
+
+def test_tasks_that_were_cancelled_are_started_again(scenario: PsycopgScenario) -> None:
     async def use(pool: AsyncPsycopgDualWriter) -> None:
         await write_awaited(pool, scenario, 1)
         await asyncio.to_thread(assert_published, scenario, 1)
-        await cancel_publisher()
+        before = background()
+        for task in before.values():
+            task.cancel()
+        await asyncio.wait(before.values())
         await write_awaited(pool, scenario, 2)
+        assert background().keys() == before.keys()
+        assert any(name.endswith("-resolver") for name in before)
         await asyncio.to_thread(assert_published, scenario, 1, 2)
         await cancel_publisher()
         await pool.recover()

@@ -8,13 +8,12 @@ logged, counted, and retried with increasing delays.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError
-from dualwrite.guarded import pass_on_signal
+from dualwrite.guarded import guarded, pass_on_signal
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import SETTLE_MS, DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import Resolution
@@ -24,7 +23,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.core.waiting import NEED_A_PERSON, backoff_s, pause_after
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
-from dualwrite.recipes.pool.runtime import Background, Runtime
+from dualwrite.recipes.pool.runtime import Loops, Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator
 from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
 from dualwrite.recipes.pool.status import Counts, described, log_failure
@@ -65,9 +64,10 @@ class PoolMaintenance:
         self._needs_slots = needs_slots
         self._heartbeat_bell = runtime.bell()
         self._resolver_bell = runtime.bell()
-        self._background: tuple[Background, Background] | None = None
-        """The heartbeat and the resolver, once they are started."""
-        self._starting = threading.Lock()
+        self._heartbeat, self._resolver = f"dualwrite-pool-{prefix}-leases", f"dualwrite-pool-{prefix}-resolver"
+        self._loops = Loops(runtime, {self._heartbeat: self._renew_for_ever, self._resolver: self._resolve_for_ever})
+        self._sweep_at_s = 0.0
+        """When to sweep next, by the monotonic clock."""
         self._stopped = False
         self._renews = True
         self._last_attempt_until_s = 0.0
@@ -95,15 +95,15 @@ class PoolMaintenance:
     # ---- loops ----------------------------------------------------------------------------------------------
 
     def start(self, *, swept: bool = False) -> None:
-        """Start the background; harmless when repeated. `swept`: dead processes' slots have just been recovered."""
-        if self._background is not None or self._stopped:
+        """Start the background, or restart it if it has ended; harmless when repeated.
+
+        `swept`: dead processes' slots have just been recovered.
+        """
+        if self._loops.are_running or self._stopped:
             return
-        with self._starting:
-            if self._background is None:
-                name = f"dualwrite-pool-{self._prefix}"
-                heartbeat = self._runtime.spawn(f"{name}-leases", self._renew_for_ever)
-                resolver = self._runtime.spawn(f"{name}-resolver", lambda: self._resolve_for_ever(swept))
-                self._background = heartbeat, resolver
+        if swept:
+            self._sweep_at_s = time.monotonic() + self._heartbeat_s
+        self._loops.start()
 
     def begin_no_more(self) -> None:
         self._stopped = True
@@ -118,18 +118,17 @@ class PoolMaintenance:
         process begins to recover the same slots. Then the background ends.
         """
         self._last_attempt_until_s = deadline_s
-        if self._background is None:
+        if not self._loops.were_started:
             self.begin_no_more()
             return
-        heartbeat, resolver = self._background
         self._stopped = True
         self._resolver_bell.ring()
         try:
-            await resolver.join(max(0.0, deadline_s - time.monotonic()))
+            await self._loops.join(self._resolver, max(0.0, deadline_s - time.monotonic()))
         finally:
             self._is_left = True
             self.begin_no_more()
-        await heartbeat.join(_SECONDS_TO_STOP)
+        await self._loops.join(self._heartbeat, _SECONDS_TO_STOP)
 
     async def _renew_for_ever(self) -> None:
         failures = 0
@@ -148,29 +147,28 @@ class PoolMaintenance:
     def wake(self) -> None:
         self._resolver_bell.ring()
 
-    async def _resolve_for_ever(self, swept: bool) -> None:
+    async def _resolve_for_ever(self) -> None:
         failures = 0
-        sweep_at_s = time.monotonic() + (self._heartbeat_s if swept else 0)
         while not self._stopped:
             if self._registry.is_recovering:
                 await self._resolver_bell.wait(self._heartbeat_s)
                 continue
             if self._availability.is_away:
                 await self._wait_for_kafka()
-                sweep_at_s = time.monotonic()
+                self._sweep_at_s = 0.0
                 continue
-            sweeps = time.monotonic() >= sweep_at_s
+            sweeps = time.monotonic() >= self._sweep_at_s
             errors, sweep_errors = await self.resolve_once(due_s=time.monotonic(), sweeps=sweeps)
             if sweeps:
                 failures = failures + 1 if sweep_errors else 0
-                sweep_at_s = time.monotonic() + (backoff_s(failures) if failures else self._heartbeat_s)
+                self._sweep_at_s = time.monotonic() + (backoff_s(failures) if failures else self._heartbeat_s)
                 if not (errors or self._dead_refused or self._registry.places().set_aside):
                     self._counts.last_background_error = None
                     errors = await self._try_what_was_refused()
             for error in errors:
                 self._failed(error)
             due_s = self._registry.next_due_s
-            wake_at_s = sweep_at_s if due_s is None else min(sweep_at_s, due_s)
+            wake_at_s = self._sweep_at_s if due_s is None else min(self._sweep_at_s, due_s)
             await self._resolver_bell.wait(max(0.0, wake_at_s - time.monotonic()))
         if time.monotonic() < self._last_attempt_until_s:
             await self._attempt_last()
@@ -246,6 +244,7 @@ class PoolMaintenance:
             self._registry.make_due()
             self._dead_refused = {slot: (refused, 0.0) for slot, (refused, _) in list(self._dead_refused.items())}
 
+    @guarded
     def _failed(self, error: Exception) -> None:
         log_failure(_log, f"pool {self._prefix}: background work", error, self._leases.errors)
         self._counts.background_failures += 1

@@ -11,14 +11,13 @@ There is one publisher for the order of the records: of two, each might publish 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from dualwrite.delivery import Outbox
 from dualwrite.errors import FencedError, IllegalStateError, RecordsRefusedError
-from dualwrite.guarded import pass_on_signal
+from dualwrite.guarded import guarded, pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
@@ -29,7 +28,7 @@ from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.core.waiting import NEED_A_PERSON, pause_after
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
-from dualwrite.recipes.pool.runtime import Background, Runtime
+from dualwrite.recipes.pool.runtime import Loops, Runtime
 from dualwrite.recipes.pool.status import Counts, log_failure
 
 _log = logging.getLogger(__name__)
@@ -121,9 +120,9 @@ class OutboxPublisher:
         """Rings to end a linger."""
         self._preparing = runtime.lock()
         self._is_prepared = False
-        self._is_running = False
-        self._background: list[Background] = []
-        self._starting = threading.Lock()
+        name = f"dualwrite-{writes.transactional_id}"
+        self._publisher, self._heartbeat = f"{name}-publisher", f"{name}-lease"
+        self._loops = Loops(runtime, {self._publisher: self._publish_for_ever, self._heartbeat: self._renew_for_ever})
         self._stopped = False
         writes.on_added = self._note_added
         writes.on_unresolved = self._bell.ring
@@ -165,21 +164,19 @@ class OutboxPublisher:
 
     def start(self) -> None:
         """Start the background, or restart it if it has ended; harmless when repeated."""
-        if self._is_running or self._stopped:
-            return
-        with self._starting:
-            if not self._is_running:
-                self._is_running = True
-                name = f"dualwrite-{self.writes.transactional_id}"
-                publisher = self._runtime.spawn(f"{name}-publisher", self._publish_for_ever)
-                heartbeat = self._runtime.spawn(f"{name}-lease", self._renew_for_ever)
-                self._background = [publisher, heartbeat]
+        if not (self._loops.are_running or self._stopped):
+            self._loops.start()
 
     async def _renew_for_ever(self) -> None:
-        while self._is_running and not self._stopped:
+        while self._publishes_on:
             await self._heartbeat_bell.wait(self._lease_s / 3)
-            if self._is_running and not self._stopped:
+            if self._publishes_on:
                 await self.renew()
+
+    @property
+    def _publishes_on(self) -> bool:
+        """Whether the lease is to be renewed: without a publisher, other processes are to take it."""
+        return self._loops.is_running(self._publisher) and not self._stopped
 
     async def renew(self) -> None:
         """Renew the lease if this process publishes, and note whether it has been lost."""
@@ -199,7 +196,6 @@ class OutboxPublisher:
                     self._rounds += 1
                 await self._bell.wait(pause_s)
         finally:
-            self._is_running = False
             self._heartbeat_bell.ring()
 
     async def work_once(self) -> float:
@@ -324,6 +320,7 @@ class OutboxPublisher:
         while not self._callers and not self._stopped and (left_s := ends_s - time.monotonic()) > 0:
             await self._no_linger.wait(left_s)  # it may have rung for a `recover` that has ended
 
+    @guarded
     def _failed(self, error: Exception) -> None:
         self.last_error = error
         self._counts.background_failures += 1
@@ -467,7 +464,7 @@ class OutboxPublisher:
         try:
             first = self._rounds + 2  # the round in progress may have begun before the blocks were there
             while self._rounds < first:
-                if not self._is_running:
+                if not self._loops.is_running(self._publisher):
                     raise IllegalStateError(
                         f"the background that publishes the outbox {self.writes.transactional_id!r} has ended, "
                         "because the pool is closed or its task was cancelled; its blocks stay in the database: make "
@@ -496,8 +493,8 @@ class OutboxPublisher:
     async def stop(self) -> None:
         """Publish the waiting blocks, if this process is the publisher and Kafka can be reached; let others go on."""
         self.begin_no_more()
-        for background in self._background:
-            await background.join(_SECONDS_TO_STOP)
+        for name in (self._publisher, self._heartbeat):
+            await self._loops.join(name, _SECONDS_TO_STOP)
         if self._vacuum.background is not None:  # the publisher begins no other from here on
             await self._vacuum.background.join(_SECONDS_TO_STOP)
         try:
