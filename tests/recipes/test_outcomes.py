@@ -33,7 +33,9 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
 from tests.recipes.repairs import delete_records
+from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
+from tests.support.topics import read_topic
 
 
 def every_error() -> list[type[DualWriteError]]:
@@ -191,6 +193,25 @@ def test_a_lost_commit_is_unknown_and_the_block_stopped_by_it_is_rolled_back(sce
     assert [type(error) for error in told] == [OutcomeUnknown, OutcomeUnknown]
     assert [outcome_of(error) for error in told if error] == [Outcome.UNKNOWN, Outcome.ROLLED_BACK]
     assert rows(scenario) == [1]
+
+
+def test_recover_does_not_return_a_commit_that_kafka_has_not_confirmed(
+    scenario: Scenario, caplog: pytest.LogCaptureFixture
+) -> None:
+    lose = losing_the_commit(scenario.database, applied=True, and_database=True)
+    with scenario.writer(lose, resolve_timeout_ms=200) as writer:
+        assert isinstance(write(writer, scenario, 1), OutcomeUnknown)
+        scenario.emulator.crash_node(0)
+        scenario.database.come_back()
+        with pytest.raises(DualWriteError) as raised:
+            writer.recover()
+        for said in (str(raised.value), caplog.text):
+            assert not re.search("either side was|othing is decided|(?<!not )repeat the block", said), said
+        scenario.emulator.start_node(0)
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        (found,) = writer.recover()
+    assert found.outcome is Outcome.COMMITTED
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("k", "1")]
 
 
 def test_without_records_a_lost_commit_is_unknown_by_the_error_of_the_database(scenario: Scenario) -> None:

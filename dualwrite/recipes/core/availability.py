@@ -147,8 +147,11 @@ class Availability:
         away = self.away
         return None if away is None or self._noted_by != os.getpid() else self._clock_s() - away.since_s
 
-    def note(self, error: KafkaUnreachableError) -> KafkaUnreachableError:
-        """Note that no broker can be reached. Return the error for the block that found it, which is rolled back."""
+    def note(self, error: KafkaUnreachableError, *, of_block: bool = True) -> KafkaUnreachableError:
+        """Note that no broker can be reached. Return the error for the block that found it, which is rolled back.
+
+        With `of_block=False` return that of a recovery, which may have found a decided dual write in doubt.
+        """
         away = Away(self._clock_s() - error.since_s, error.problem)
         with self._lock:
             begins = self.away is None and self._watch is not None and not self._is_closed
@@ -158,18 +161,22 @@ class Availability:
             _log.warning("%s; the writers resume by themselves when it is back", away.sentence(self._clock_s()))
             self.keep_watching()
             self.on_change()
-        return self._refusal(self.away or away)
+        return self._refusal(self.away or away, of_block=of_block)
 
     def refusal(self) -> KafkaUnreachableError:
         self.keep_watching()
         away = self.away
         return self._refusal(away if away is not None else Away(self._clock_s(), "it has just come back"))
 
-    def _refusal(self, away: Away) -> KafkaUnreachableError:
+    def _refusal(self, away: Away, *, of_block: bool = True) -> KafkaUnreachableError:
         now_s = self._clock_s()
+        said = away.sentence(now_s)
+        of_recovery = f"{said}. A dual write in doubt stays so, and is completed when Kafka is back: repeat this call"
+        of_refused = (
+            f"neither side was changed: {said}. Repeat the block later; the writer resumes by itself when Kafka is back"
+        )
         return KafkaUnreachableError(
-            f"neither side was changed: {away.sentence(now_s)}. Repeat the block later; the writer resumes by itself "
-            "when Kafka is back",
+            of_refused if of_block else of_recovery,
             since_s=now_s - away.since_s,
             problem=away.problem,
         )

@@ -283,8 +283,9 @@ _CALLS: Final[dict[str, str]] = {
     Call.ABORT_TRANSACTION.value: "aborting the transaction",
     "complete_transaction()": "completing the transaction",
     "flush()": "sending all records",
+    "Nothing is decided": "Kafka has decided nothing",
 }
-"""Descriptions of a producer's calls, in place of their names."""
+"""Descriptions of a producer's calls and of its state, in place of its own words."""
 
 _DO_NOT: Final = f"do not {_REPEAT}"
 _COMMITTED: Final = " (the database has committed this block)"
@@ -308,6 +309,11 @@ def say_of_block(error: BaseException, repeat: str = _REPEAT) -> None:
     elif outcome is Outcome.ROLLED_BACK and not any(words in said for words in _UNCHANGED):
         said = f"{said} (neither side was changed by this block)"
     error.args = (said, *error.args[1:])
+
+
+def said_of_block(error: Exception, outcome: Outcome) -> str:
+    """Return the text of a producer's error in the words of a block with that outcome, for the log."""
+    return _of_block(str(error), _REPEAT, outcome)
 
 
 def _of_block(said: str, repeat: str, outcome: Outcome) -> str:

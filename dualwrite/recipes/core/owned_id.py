@@ -22,7 +22,7 @@ from dualwrite.outcome import Outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
+from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, said_of_block
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.metrics import Counted, Tally, count
@@ -220,7 +220,7 @@ class OwnedId:
                 self.transactional_id,
                 "commit" if outcome is Outcome.COMMITTED else "abort",
                 state if outcome is Outcome.COMMITTED else "the open transaction",
-                error,
+                said_of_block(error, outcome),
             )
             await self._leave_unconfirmed(state, outcome)
         except BaseException:  # interrupted

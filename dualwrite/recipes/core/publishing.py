@@ -126,7 +126,7 @@ class Publishing:
             resolution = await self._publish_next()
             self._assert_confirmed()
         except KafkaUnreachableError as error:
-            raise self._owned.availability.note(error) from error
+            raise self._owned.availability.note(error, of_block=False) from error
         return resolution
 
     async def settle(self) -> None:
@@ -212,13 +212,14 @@ class Publishing:
             with suppress(PreparedTransactionLost):  # the take-over below repairs the transaction, or raises this again
                 resolution = await self._lost_commits.resolve()
                 await self._keep_provable()
-                return resolution
+                if owned.slot.state is not SlotState.IN_DOUBT:  # else Kafka has not confirmed it
+                    return resolution
         owned.assert_usable()
         await owned.ensure_row()
         try:
             return await self._recover_and_publish(examine, publishes_all=publishes_all)
         except KafkaUnreachableError as error:
-            raise owned.availability.note(error) from error
+            raise owned.availability.note(error, of_block=False) from error
 
     async def _recover_and_publish(
         self, examine: Callable[[PreparedTxnState], bool] | None, *, publishes_all: bool
