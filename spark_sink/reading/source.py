@@ -315,7 +315,8 @@ def _what_is_left(
     if isinstance(error, SourceReadError):
         raise error
     raise SourceReadError(
-        f"a broker has the offsets {beginning} to {end} of {partition} and not {wanted.start}, so it may lag: try again"
+        f"a broker has no offset {wanted.start} of {partition}, which begins at offset {beginning} and ends at {end}: "
+        "it may lag behind its leader; try again"
     )
 
 
