@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Emulator, Error, Fault
-from dualwrite.errors import AbortableError, PartitionTakenOverError
+from dualwrite.errors import AbortableError, ConfigError, PartitionTakenOverError
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.consume.consume import (
     ConsumedRecord,
@@ -23,7 +23,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, fail
-from tests.recipes.pipelines import Site, carry, copy, insert
+from tests.recipes.pipelines import PARTITIONS, Site, carry, copy, insert
 from tests.recipes.pipelines import emulator as emulator
 from tests.recipes.pipelines import library as library
 from tests.recipes.pipelines import site as site
@@ -160,6 +160,17 @@ def test_a_consumer_that_knows_of_no_membership_writes_nothing() -> None:
     tx: Any = None
     with pytest.raises(PartitionTakenOverError, match="no longer a member of group 'movers'"):
         blocking.run(OffsetsInTransaction().move(tx, GROUP, {TopicPartition("in", 0): 1}, {}))
+
+
+def test_a_consumer_of_another_cluster_keeps_its_offsets_in_the_database(emulator: Emulator, sqlite: Database) -> None:
+    site = Site(emulator, sqlite, confluent_kafka, "transaction")
+    site.fill("a")
+    with Emulator(topics={"in": PARTITIONS, "out": 1}) as another:
+        with DualWriter(sqlite.engine, transactional_id="there", bootstrap_servers=another.bootstrap_servers) as writer:
+            with pytest.raises(ConfigError, match="no handler was called: use OffsetsInDatabase"):
+                carry(site.pipeline(writer=writer), 1)
+        site.close()
+    site.assert_carried()
 
 
 def test_the_database_is_away_while_partitions_are_assigned(

@@ -239,6 +239,11 @@ class WriterTopicIds:
         self._admin: AsyncTransactionAdmin
         self._is_same_cluster: bool | None = None
 
+    @property
+    def is_of_another_cluster(self) -> bool:
+        """Whether the consumer is known to be one of another cluster than the writer."""
+        return self._is_same_cluster is False
+
     async def ids_for(self, consumer: ConsumerAdapter, topics: Collection[str]) -> Mapping[str, str]:
         """Return the ids by name. Raises KafkaTimeoutError and the other errors of `AsyncTransactionAdmin`."""
         if self._is_same_cluster is False:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import (
     AbortableError,
+    ConfigError,
     DualWriteError,
     InvalidRecordError,
     RowLockTimeoutError,
@@ -24,7 +25,7 @@ from dualwrite.errors import (
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, WriterTopicIds, first_offsets, offsets_behind
-from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
+from dualwrite.recipes.consume.consumed_offsets import OffsetPlace, OffsetsInTransaction
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter, Positions
 from dualwrite.recipes.consume.database_trouble import is_database_trouble
 from dualwrite.recipes.consume.tracing import processing
@@ -78,7 +79,8 @@ class ConsumeSteps:
         self._poison = poison
         self._max_records = max_records
         self._sleep = writer.backend.waiting.sleep
-        self._logs = ConsumedLogs(consumer, WriterTopicIds(writer))
+        self._topic_ids = WriterTopicIds(writer)
+        self._logs = ConsumedLogs(consumer, self._topic_ids)
         self._batch_size = max_records
         consumer.start = self._start
         self._subscribed = False
@@ -104,7 +106,10 @@ class ConsumeSteps:
         return len(records)
 
     async def fetch(self, timeout_ms: int) -> list[ConsumedRecord]:
-        """Poll once, and return the records that may be written; others come again. Raises ConsumedLogError."""
+        """Poll once, and return the records that may be written; others come again.
+
+        Raises ConsumedLogError, and ConfigError for offsets that would go to another cluster than the consumer's.
+        """
         await self._get_ready()
         self._is_ahead = True  # an interrupted poll has perhaps left records out
         polled, self._membership = await self._consumer.poll(timeout_ms, self._max_records)
@@ -115,6 +120,11 @@ class ConsumeSteps:
         if unknown:
             self._logs.placed(await self._offsets.kept(self._consumer, unknown))
         records = await self._logs.check(polled)
+        if self._topic_ids.is_of_another_cluster and isinstance(self._offsets, OffsetsInTransaction):
+            raise ConfigError(
+                "the consumer reads from another Kafka cluster than the writer's, whose transactions cannot commit its "
+                "offsets; nothing was written and no handler was called: use OffsetsInDatabase"
+            )
         self._is_ahead = bool(records)
         return records
 
