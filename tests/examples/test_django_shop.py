@@ -15,7 +15,7 @@ def shop(postgres_server: PostgresServer, emulator: Emulator) -> Shop:
 
 
 def test_the_tests_of_the_shop_pass(shop: Shop) -> None:
-    assert "Ran 5 tests" in shop.done("test")
+    assert "Ran 6 tests" in shop.done("test")
 
 
 def test_the_commands_of_the_shop_run(shop: Shop) -> None:
