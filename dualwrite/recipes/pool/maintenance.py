@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Final
 
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError
-from dualwrite.guarded import guarded, pass_on_signal
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import SETTLE_MS, DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import Resolution
@@ -123,6 +124,9 @@ class PoolMaintenance:
             return
         self._stopped = True
         self._resolver_bell.ring()
+        if not self._loops.are_running:  # the application has cancelled all tasks
+            with suppress(RuntimeError):  # no thread can be started now
+                self._loops.start()
         try:
             await self._loops.join(self._resolver, max(0.0, deadline_s - time.monotonic()))
         finally:
@@ -244,7 +248,6 @@ class PoolMaintenance:
             self._registry.make_due()
             self._dead_refused = {slot: (refused, 0.0) for slot, (refused, _) in list(self._dead_refused.items())}
 
-    @guarded
     def _failed(self, error: Exception) -> None:
         log_failure(_log, f"pool {self._prefix}: background work", error, self._leases.errors)
         self._counts.background_failures += 1

@@ -18,7 +18,7 @@ from typing import Final
 
 from dualwrite.delivery import Outbox
 from dualwrite.errors import FencedError, IllegalStateError, RecordsRefusedError
-from dualwrite.guarded import guarded, pass_on_signal
+from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
@@ -323,7 +323,6 @@ class OutboxPublisher:
         while not self._callers and not self._stopped and (left_s := ends_s - time.monotonic()) > 0:
             await self._no_linger.wait(left_s)  # it may have rung for a `recover` that has ended
 
-    @guarded
     def _failed(self, error: Exception) -> None:
         self.last_error = error
         self._counts.background_failures += 1

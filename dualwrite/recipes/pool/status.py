@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from dualwrite.errors import DualWriteError
+from dualwrite.guarded import guarded
 from dualwrite.recipes.core.dual_write import say_of_block
 from dualwrite.recipes.core.refused import RefusedBlock
 
@@ -96,10 +97,13 @@ class Counts:
 def log_failure(log: logging.Logger, what: str, error: Exception, of_leases: tuple[type[Exception], ...]) -> None:
     """Log an error of the background, which tries again, and has no producer to close and no block to repeat."""
     say_of_block(error, repeat="it is tried again")
-    expected = isinstance(error, (*of_leases, DualWriteError))
-    log.warning(
-        "%s failed and will be retried: %s", what, str(error).partition("\n")[0], exc_info=None if expected else error
-    )
+    _warn(log, what, error, is_expected=isinstance(error, (*of_leases, DualWriteError)))
+
+
+@guarded
+def _warn(log: logging.Logger, what: str, error: Exception, *, is_expected: bool) -> None:
+    said = str(error).partition("\n")[0]
+    log.warning("%s failed and will be retried: %s", what, said, exc_info=None if is_expected else error)
 
 
 def described(error: Exception) -> str:
