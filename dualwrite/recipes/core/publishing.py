@@ -212,7 +212,8 @@ class Publishing:
             with suppress(PreparedTransactionLost):  # the take-over below repairs the transaction, or raises this again
                 resolution = await self._lost_commits.resolve()
                 await self._keep_provable()
-                if owned.slot.state is not SlotState.IN_DOUBT:  # else Kafka has not confirmed it
+                is_committed = resolution.outcome is Outcome.COMMITTED
+                if not (is_committed and owned.slot.state is SlotState.IN_DOUBT):  # else Kafka has not confirmed it
                     return resolution
         owned.assert_usable()
         await owned.ensure_row()
