@@ -11,7 +11,6 @@ There is one publisher for the order of the records: of two, each might publish 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -114,8 +113,6 @@ class OutboxPublisher:
         """Why the last attempt to publish failed; None if it did not."""
         self._rounds = 0
         """How many rounds have ended, with nothing left to do or with an error."""
-        self._published = 0
-        """How many blocks this process has published."""
         self._vacuum = OutboxVacuum(f"dualwrite-{writes.transactional_id}", database=writes.database, runtime=runtime)
         self._bell = runtime.bell()
         self._heartbeat_bell = runtime.bell()
@@ -422,7 +419,6 @@ class OutboxPublisher:
 
     async def _publish_by(self, coordinator: DualWriteCoordinator, *, goes_on: bool) -> bool:
         """Publish one batch, so that lost commits, the lease and `close` wait no longer than it takes."""
-        before = coordinator.published_blocks
         recovers = not self._has_recovered or (bool(self._callers) and not goes_on)
         self._has_recovered = False  # until it has succeeded
         if recovers:
@@ -432,7 +428,6 @@ class OutboxPublisher:
         else:
             resolution = await coordinator.publish_stored()
         self._has_recovered = True
-        self._published += coordinator.published_blocks - before
         self._refused_until_s = 0.0
         self._forget_refused()
         self._settles_at_s = time.monotonic() + _IDLE_S_TO_SETTLE
@@ -455,7 +450,7 @@ class OutboxPublisher:
         self._has_recovered = True
 
     async def recover(self) -> list[Resolution]:
-        """Publish the blocks that wait now, unless another process does, or this one may not. Return the resolutions.
+        """Publish the waiting blocks, unless another process does, or this one may not. Return the resolutions.
 
         Raises the error of the last attempt, and IllegalStateError if the background has ended.
         """
@@ -466,10 +461,8 @@ class OutboxPublisher:
         known = len(self._found)
         self._callers += 1
         try:
-            waiting = (await self.writes.database.backlog(self.writes.transactional_id)).blocks
             first = self._rounds + 2  # the round in progress may have begun before the blocks were there
-            last = self._published + waiting if waiting else sys.maxsize  # where others add blocks as fast as it works
-            while self._rounds < first and self._published < last:
+            while self._rounds < first:
                 if not self._loops.is_running(self._publisher):
                     raise IllegalStateError(
                         f"the background that publishes the outbox {self.writes.transactional_id!r} has ended, "
