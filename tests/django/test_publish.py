@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from django.core.checks import run_checks
 from django.core.serializers import deserialize, serialize
-from django.db import connections, models
+from django.db import connections, models, transaction
 from django.db.models import F
 
-from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.django import publish
+from dualwrite.broker_emulator import Error, Fault
+from dualwrite.errors import ConfigError, DualWriteError, IllegalStateError, TransactionDoomedError
+from dualwrite.recipes.django import publish, send
+from dualwrite.recipes.django.middleware import may_be_repeated
 from dualwrite.recipes.django.publishing import published
 from dualwrite.recipes.django.testing import captured_records
 from tests.crash.scenario import OrdinaryError
@@ -190,6 +193,29 @@ def test_a_record_is_visible_exactly_if_its_row_is_committed(shop: Shop, orders:
     assert list(orders.values_list("number", flat=True)) == [1]
     visible = committed_values(shop.emulator.bootstrap_servers, "orders")
     assert visible == [json.dumps(of(2, "sock")).encode(), None]
+
+
+def test_a_row_without_its_record_is_not_committed(shop: Shop, orders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes from a function of the application, after Django has written the row, and is swallowed."""
+    monkeypatch.setattr("dualwrite.recipes.django.publishing.json.dumps", lambda *_, **__: 1 / 0)
+    with pytest.raises(TransactionDoomedError), shop.atomic(), suppress(ZeroDivisionError):
+        orders.create(number=2, item="sock")
+    with shop.atomic(), suppress(ZeroDivisionError), shop.atomic():
+        orders.create(number=3, item="sock")
+    assert list(orders.values_list("number", flat=True)) == [1]
+
+
+def test_an_error_after_the_commit_is_none_of_a_block_that_may_be_repeated(shop: Shop, orders: Any) -> None:
+    def refuse() -> None:
+        shop.emulator.faults.add(Fault(api="Produce", action=Error("invalid_record"), count=None))
+        with shop.atomic():
+            send("mail", "thanks", using=shop.alias)
+
+    with pytest.raises(DualWriteError) as raised, shop.atomic():
+        orders.create(number=2, item="sock")
+        transaction.on_commit(refuse, using=shop.alias)
+    assert not may_be_repeated(raised.value)
+    assert orders.filter(number=2).exists()
 
 
 class Abstract(models.Model):

@@ -195,22 +195,24 @@ def test_a_lost_commit_is_unknown_and_the_block_stopped_by_it_is_rolled_back(sce
     assert rows(scenario) == [1]
 
 
-def test_recover_does_not_return_a_commit_that_kafka_has_not_confirmed(
+def test_recover_returns_the_outcome_of_a_lost_commit_while_kafka_is_away(
     scenario: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A caller who did not get it might repeat the block; the next call completes Kafka."""
     lose = losing_the_commit(scenario.database, applied=True, and_database=True)
     with scenario.writer(lose, resolve_timeout_ms=200) as writer:
         assert isinstance(write(writer, scenario, 1), OutcomeUnknown)
         scenario.emulator.crash_node(0)
         scenario.database.come_back()
+        (found,) = writer.recover()
+        assert found.outcome is Outcome.COMMITTED
         with pytest.raises(DualWriteError) as raised:
             writer.recover()
         for said in (str(raised.value), caplog.text):
             assert not re.search("either side was|othing is decided|(?<!not )repeat the block", said), said
         scenario.emulator.start_node(0)
         until(lambda: not writer.coordinator.owned.availability.is_away)
-        (found,) = writer.recover()
-    assert found.outcome is Outcome.COMMITTED
+        writer.recover()
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("k", "1")]
 
 

@@ -212,9 +212,7 @@ class Publishing:
             with suppress(PreparedTransactionLost):  # the take-over below repairs the transaction, or raises this again
                 resolution = await self._lost_commits.resolve()
                 await self._keep_provable()
-                is_committed = resolution.outcome is Outcome.COMMITTED
-                if not (is_committed and owned.slot.state is SlotState.IN_DOUBT):  # else Kafka has not confirmed it
-                    return resolution
+                return resolution  # the next call would find nothing open, and not return the outcome again
         owned.assert_usable()
         await owned.ensure_row()
         try:

@@ -104,14 +104,16 @@ class Publication:
 
     def _after_save(self, *, instance: Model, created: bool, raw: bool, using: str, **_: Any) -> None:
         if not raw and ("create" if created else "update") in self.on:
-            # F(), update_fields and defaults of the database leave other values on the instance
-            pk = self._pk.value_from_object(instance)
-            row = self.model._base_manager.using(using).get(pk=pk)
-            send(self.topic, _part(row, self.value), self._key(row), using=using)
+            with connection_of(using).dooming():
+                # F(), update_fields and defaults of the database leave other values on the instance
+                pk = self._pk.value_from_object(instance)
+                row = self.model._base_manager.using(using).get(pk=pk)
+                send(self.topic, _part(row, self.value), self._key(row), using=using)
 
     def _after_delete(self, *, instance: Model, using: str, **_: Any) -> None:
-        value = None if self.deleted is None else _part(instance, self.deleted)
-        send(self.topic, value, self._key(instance), using=using)
+        with connection_of(using).dooming():
+            value = None if self.deleted is None else _part(instance, self.deleted)
+            send(self.topic, value, self._key(instance), using=using)
 
     def _key(self, row: Model) -> Any:
         key = _part(row, self.key)

@@ -173,7 +173,7 @@ class FailedBegin:
 
     def doomed(self) -> TransactionDoomedError:
         doomed = TransactionDoomedError(
-            f"a record was not accepted, because its dual write could not begin ({type(self._error).__name__}), and "
+            f"a record was not accepted because of an error ({type(self._error).__name__}), and "
             "the error was swallowed; neither database nor Kafka is changed: let the error end the block, or send "
             "inside an inner transaction.atomic()"
         )

@@ -8,7 +8,8 @@ each driver.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -18,6 +19,7 @@ from django.db.backends.utils import debug_transaction
 from django.db.utils import Error, ProgrammingError
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.django.creation import ClosesPools
 from dualwrite.recipes.django.forks import abandon, leave_at_fork
@@ -30,7 +32,7 @@ class DualWriteWrapper(BaseDatabaseWrapper):
 
     _dual_write: DjangoDualWrite | None = None
     _failed_begin: FailedBegin | None = None
-    """Why the current transaction may only be rolled back, although it has no dual write."""
+    """Why the current transaction may only be rolled back, if an error that may be swallowed says so."""
     has_just_decided = False
     """Whether the last statement sent is the COMMIT of a dual write."""
     _is_manual = False
@@ -138,11 +140,8 @@ class DualWriteWrapper(BaseDatabaseWrapper):
         self.validate_no_broken_transaction()
         write = self.open_dual_write
         if write is None:
-            try:
+            with self.dooming():
                 write = self._dual_write = self._begin_dual_write()
-            except BaseException as error:
-                self._failed_begin = self._failed_begin or FailedBegin(error)
-                raise
         if write.belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         return write
@@ -152,6 +151,23 @@ class DualWriteWrapper(BaseDatabaseWrapper):
         self.validate_thread_sharing()
         if self.get_autocommit():
             raise IllegalStateError(_NO_TRANSACTION)
+
+    @contextmanager
+    def dooming(self) -> Iterator[None]:
+        """Let the current transaction or savepoint only be rolled back after an error, even if it is swallowed."""
+        try:
+            yield
+        except BaseException as error:
+            self._failed_begin = self._failed_begin or FailedBegin(error)
+            raise
+
+    def run_and_clear_commit_hooks(self) -> None:
+        """Run the `on_commit` callbacks. The error of one leaves a block whose database has committed."""
+        try:
+            super().run_and_clear_commit_hooks()
+        except BaseException as error:
+            note_outcome(error, Outcome.COMMITTED)
+            raise
 
     def _begin_dual_write(self) -> DjangoDualWrite:
         self.has_just_decided = False
