@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +18,7 @@ from dualwrite.broker_emulator.groups.member_requests import (
     SyncRequest,
     SyncResponse,
 )
+from dualwrite.broker_emulator.groups.offsets import Committer, classic_commit_error
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings
 from dualwrite.broker_emulator.groups.records import decode_group_value, encode_group_value
 
@@ -130,6 +132,10 @@ class SimulatedGroup:
         self._carry_out(decision)
         return errors
 
+    def commit(self, member_id: str, generation: int, instance: str | None = None, **values: Any) -> ErrorCode:
+        committer = Committer(member_id, instance, generation)
+        return classic_commit_error(self.group, committer, **{"transactional": False, **values})
+
     def advance(self, duration_ms: int) -> None:
         """Let time pass; each deadline is handled at its own time."""
         end_ms = self.now_ms + duration_ms
@@ -158,3 +164,19 @@ class SimulatedGroup:
         due_ms = self.group.next_deadline_ms
         if due_ms is not None and due_ms <= self.now_ms:
             self._tick()
+
+
+def as_recorded(group: Group) -> Group:
+    """Return a stable group without the parts that its record does not hold."""
+    members = {
+        member_id: replace(member, session_deadline_ms=None, protocols=member.protocols[:1])
+        for member_id, member in group.members.items()
+    }
+    return replace(
+        group,
+        members=members,
+        previous_state=group.state,
+        pending_members={},
+        pending_sync=frozenset(),
+        sync_deadline_ms=None,
+    )
