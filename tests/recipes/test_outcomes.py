@@ -21,6 +21,7 @@ from dualwrite.errors import (
     ERROR_CLASSES,
     Api,
     DualWriteError,
+    FencedError,
     KafkaTimeoutError,
     OutcomeUnknown,
     PreparedTransactionLost,
@@ -214,6 +215,21 @@ def test_recover_returns_the_outcome_of_a_lost_commit_while_kafka_is_away(
         until(lambda: not writer.coordinator.owned.availability.is_away)
         writer.recover()
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("k", "1")]
+
+
+def test_recover_by_a_fenced_writer_names_the_decided_dual_write(scenario: Scenario) -> None:
+    fenced = scenario.emulator.faults.add(Fault(api="EndTxn", action=Error("PRODUCER_FENCED"), count=None))
+    with scenario.writer() as writer:
+        assert write(writer, scenario, 1) is None
+        with pytest.raises(FencedError, match=f"the next owner of the id commits {writer.in_doubt}: make a new"):
+            writer.recover()
+        assert isinstance(error := write(writer, scenario, 2), FencedError)
+        assert "neither side was changed by this block" in str(error)
+    fenced.remove()
+    with scenario.writer() as successor:
+        (found,) = successor.recover()
+    assert found.outcome is Outcome.COMMITTED
+    assert rows(scenario) == [1]
 
 
 def test_without_records_a_lost_commit_is_unknown_by_the_error_of_the_database(scenario: Scenario) -> None:

@@ -125,8 +125,10 @@ class OwnedId:
             raise self.fenced()
 
     def fenced(self) -> FencedError:
+        is_decided = not self.in_doubt.is_empty
         return FencedError(
-            f"this writer has lost transactional id {self.transactional_id!r}: {_WHY_FENCED}; nothing was written: "
+            f"this writer has lost transactional id {self.transactional_id!r}: {_WHY_FENCED}; "
+            + (f"the next owner of the id commits {self.in_doubt}: " if is_decided else "nothing was written: ")
             + (
                 "make a new DualWriter to take it back, or give each process its own id"
                 if self._lease is None
