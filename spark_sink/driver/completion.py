@@ -371,8 +371,8 @@ def _elsewhere(claim: Claim, row: Prepared, cluster_id: str) -> AnotherClusterEr
 
 def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
     return StoreWentBackError(
-        f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but the row "
-        f"of its attempt {claim.attempt_id} wants it aborted: the commit store has lost the decision, by a "
+        f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but by the row "
+        f"of its attempt {claim.attempt_id} must be aborted: the commit store has lost the decision, by a "
         "failover to a replica that did not have it, or by a restore. Nothing was changed; the batch would "
         "be written to Kafka again"
     )

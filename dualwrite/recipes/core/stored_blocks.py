@@ -247,8 +247,8 @@ class BlockStore:
         refused = OwedRecordsRefusedError(
             f"Kafka has aborted {self._owned.row} of transactional id {transactional_id!r}, which the database has "
             f"decided, and refuses a record for {topic!r} among the {len(self._owned.owed)} that are published again: "
-            f"{why}. Neither side was changed, and this id is blocked until then: {remedy_of(cause)}, and they are "
-            f"published; or take them out with `dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
+            f"{why}. Neither side was changed, and this id is blocked until they are published: {remedy_of(cause)}; or "
+            f"take them out with `dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
             transactional_id=transactional_id,
             seq=OWED,
             topic=topic,
