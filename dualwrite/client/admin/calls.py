@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dualwrite.client.admin import codec, hanging_transactions
+from dualwrite.client.admin import cluster_codec, codec, hanging_transactions
 from dualwrite.client.admin.driver import (
     RETRIABLE,
     AdminDriver,
@@ -165,7 +165,7 @@ class AdminCalls:
 
     async def creates_topics(self, deadline_s: float) -> bool | None:
         """Return whether each living broker lets producers create topics; None if this client may not query it."""
-        results = await self._of_each_broker(lambda broker_id, _: codec.creates_topics(broker_id), deadline_s)
+        results = await self._of_each_broker(lambda broker_id, _: cluster_codec.creates_topics(broker_id), deadline_s)
         if any(isinstance(error, AuthorizationError) for error in results.failed.values()):
             return None
         return all(_whole(results, "queried").values())
@@ -173,7 +173,8 @@ class AdminCalls:
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
         """Describe the API versions and features of each living broker."""
         return _whole(
-            await self._of_each_broker(lambda broker_id, _: codec.api_versions(broker_id), deadline_s), "queried"
+            await self._of_each_broker(lambda broker_id, _: cluster_codec.api_versions(broker_id), deadline_s),
+            "queried",
         )
 
     async def describe_two_phase_commit(self, transactional_id: str, deadline_s: float) -> dict[int, TwoPhaseCommit]:

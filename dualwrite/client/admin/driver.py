@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.admin import codec
-from dualwrite.client.admin.codec import Call, ClusterMetadata, Reply
+from dualwrite.client.admin.cluster_codec import ClusterMetadata, metadata
+from dualwrite.client.admin.codec import Call, Reply
 from dualwrite.client.admin.results import BrokerDescription
 from dualwrite.client.error_texts import LastError, error_name, missing_right
 from dualwrite.client.messages import ANY_NODE, Broker, TopicMetadata
@@ -284,7 +285,7 @@ class AdminDriver:
         A broker that has just started may respond before it knows of any, itself included: to go by that would be to
         find nothing in the whole cluster.
         """
-        call = codec.metadata(topics, with_rights=with_rights)
+        call = metadata(topics, with_rights=with_rights)
         backoff = self.new_backoff()
         why: dict[str, str] = {}
         while True:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dualwrite.client.admin import codec
-from dualwrite.client.admin.codec import PATTERN_VERSION, ClusterMetadata, Listed
+from dualwrite.client.admin.cluster_codec import ClusterMetadata
+from dualwrite.client.admin.codec import PATTERN_VERSION, Listed
 from dualwrite.client.admin.driver import RETRIABLE, AdminDriver, NoResponseError, failure
 from dualwrite.client.admin.results import TransactionListing
 from dualwrite.client.error_texts import error_name

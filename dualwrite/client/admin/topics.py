@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from dualwrite.client.admin import codec
+from dualwrite.client.admin.cluster_codec import describe_topic_settings
 from dualwrite.client.admin.driver import AdminDriver, Located, failure
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.messages import ANY_NODE
@@ -26,7 +26,7 @@ async def describe_topics(
         return Located(dict.fromkeys(some, ANY_NODE), {}, {})
 
     settings = await driver.fulfil(
-        readable, any_broker, lambda _, some: codec.describe_topic_settings(some), deadline_s=deadline_s
+        readable, any_broker, lambda _, some: describe_topic_settings(some), deadline_s=deadline_s
     )
     for error in settings.failed.values():
         if isinstance(error, KafkaTimeoutError | AuthenticationError):

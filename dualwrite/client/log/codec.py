@@ -9,6 +9,7 @@ from dualwrite.client.admin.codec import Call, Reply
 from dualwrite.client.kafka_python import FetchRequest, FetchResponse
 from dualwrite.client.records.batch_reading import StoredBatch, batches_in
 from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.wire import compiled
 from dualwrite.errors import Api
 
 _VERSIONS: Final = (4, 12)
@@ -64,11 +65,10 @@ def fetch(offsets: Mapping[TopicPartition, int], *, read_committed: bool) -> Fet
             isolation_level=int(read_committed),
             topics=[topic_class(version=version, topic=topic, partitions=parts) for topic, parts in by_topic.items()],
         )
-        body: bytes = request.encode(version=version)
-        return body
+        return compiled.encode(request, version)
 
     def decode(body: memoryview, version: int) -> dict[TopicPartition, Reply[Fetched]]:
-        response: Any = FetchResponse.decode(body, version=version)
+        response = compiled.decode(FetchResponse, body, version)
         if response.error_code:
             return dict.fromkeys(offsets, Reply(response.error_code))
         return {

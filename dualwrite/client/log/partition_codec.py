@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from dualwrite.client.admin.codec import Call, Reply
 from dualwrite.client.kafka_python import (
@@ -11,14 +11,13 @@ from dualwrite.client.kafka_python import (
     CreateTopicsResponse,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ProduceRequest,
     ProduceResponse,
 )
 from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.wire import compiled
 from dualwrite.errors import Api
 
 _PRODUCE_VERSIONS: Final = (3, 12)
@@ -26,14 +25,10 @@ _PRODUCE_VERSIONS: Final = (3, 12)
 _LIST_OFFSETS_VERSIONS: Final = (2, 7)
 _CREATE_TOPICS_VERSIONS: Final = (2, 7)
 _DELETE_RECORDS_VERSIONS: Final = (0, 2)
-_DESCRIBE_CONFIGS_VERSIONS: Final = (1, 4)
 
 _ALL_REPLICAS: Final = -1
 _EARLIEST: Final = -2
-_TOPIC_RESOURCE: Final = 2
 _ALREADY_EXISTS: Final = 36
-
-T = TypeVar("T")
 
 
 def append(where: TopicPartition, batch: bytes, timeout_ms: int) -> Call[dict[TopicPartition, Reply[int]]]:
@@ -43,7 +38,7 @@ def append(where: TopicPartition, batch: bytes, timeout_ms: int) -> Call[dict[To
     def encode(version: int) -> bytes:
         part = topic_class.PartitionProduceData(version=version, index=where.partition, records=batch)
         topic = topic_class(version=version, name=where.topic, partition_data=[part])
-        return _bytes(
+        return compiled.encode(
             ProduceRequest(
                 version=version, transactional_id=None, acks=_ALL_REPLICAS, timeout_ms=timeout_ms, topic_data=[topic]
             ),
@@ -51,7 +46,7 @@ def append(where: TopicPartition, batch: bytes, timeout_ms: int) -> Call[dict[To
         )
 
     def decode(body: memoryview, version: int) -> dict[TopicPartition, Reply[int]]:
-        response = _decoded(ProduceResponse, body, version)
+        response = compiled.decode(ProduceResponse, body, version)
         return {
             TopicPartition(topic.name, part.index): Reply(part.error_code, part.base_offset)
             for topic in response.responses
@@ -70,10 +65,12 @@ def first_offset(where: TopicPartition) -> Call[dict[TopicPartition, Reply[int]]
             version=version, partition_index=where.partition, current_leader_epoch=-1, timestamp=_EARLIEST
         )
         topic = topic_class(version=version, name=where.topic, partitions=[part])
-        return _bytes(ListOffsetsRequest(version=version, replica_id=-1, isolation_level=0, topics=[topic]), version)
+        return compiled.encode(
+            ListOffsetsRequest(version=version, replica_id=-1, isolation_level=0, topics=[topic]), version
+        )
 
     def decode(body: memoryview, version: int) -> dict[TopicPartition, Reply[int]]:
-        response = _decoded(ListOffsetsResponse, body, version)
+        response = compiled.decode(ListOffsetsResponse, body, version)
         return {
             TopicPartition(topic.name, part.partition_index): Reply(part.error_code, part.offset)
             for topic in response.topics
@@ -90,10 +87,10 @@ def delete_records(where: TopicPartition, offset: int, timeout_ms: int) -> Call[
     def encode(version: int) -> bytes:
         part = topic_class.DeleteRecordsPartition(version=version, partition_index=where.partition, offset=offset)
         topic = topic_class(version=version, name=where.topic, partitions=[part])
-        return _bytes(DeleteRecordsRequest(version=version, topics=[topic], timeout_ms=timeout_ms), version)
+        return compiled.encode(DeleteRecordsRequest(version=version, topics=[topic], timeout_ms=timeout_ms), version)
 
     def decode(body: memoryview, version: int) -> dict[TopicPartition, Reply[int]]:
-        response = _decoded(DeleteRecordsResponse, body, version)
+        response = compiled.decode(DeleteRecordsResponse, body, version)
         return {
             TopicPartition(topic.name, part.partition_index): Reply(part.error_code, part.low_watermark)
             for topic in response.topics
@@ -120,42 +117,13 @@ def create_topic(
             configs=[config_class(version=version, name=name, value=value) for name, value in settings.items()],
         )
         request = CreateTopicsRequest(version=version, topics=[created], timeout_ms=timeout_ms, validate_only=False)
-        return _bytes(request, version)
+        return compiled.encode(request, version)
 
     def decode(body: memoryview, version: int) -> dict[str, Reply[bool]]:
-        rows = _decoded(CreateTopicsResponse, body, version).topics
+        rows = compiled.decode(CreateTopicsResponse, body, version).topics
         return {
             row.name: Reply(0, value=False) if row.error_code == _ALREADY_EXISTS else Reply(row.error_code, value=True)
             for row in rows
         }
 
     return Call(Api.CREATE_TOPICS, _CREATE_TOPICS_VERSIONS, encode, decode)
-
-
-def describe_settings(topic: str, names: Sequence[str]) -> Call[dict[str, Reply[dict[str, str]]]]:
-    """Return the request for settings of a topic."""
-
-    def encode(version: int) -> bytes:
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            version=version, resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
-        )
-        return _bytes(DescribeConfigsRequest(version=version, resources=[resource]), version)
-
-    def decode(body: memoryview, version: int) -> dict[str, Reply[dict[str, str]]]:
-        rows = _decoded(DescribeConfigsResponse, body, version).results
-        return {row.resource_name: Reply(row.error_code, _values(row)) for row in rows}
-
-    return Call(Api.DESCRIBE_CONFIGS, _DESCRIBE_CONFIGS_VERSIONS, encode, decode)
-
-
-def _values(row: Any) -> dict[str, str]:
-    return {config.name: config.value for config in row.configs or () if config.value is not None}
-
-
-def _bytes(message: Any, version: int) -> bytes:
-    body: bytes = message.encode(version=version)
-    return body
-
-
-def _decoded(message_class: Any, body: memoryview, version: int) -> Any:
-    return message_class.decode(body, version=version)

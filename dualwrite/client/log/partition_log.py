@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from dualwrite.client.admin.cluster_codec import describe_settings
 from dualwrite.client.admin.codec import Call, Reply
 from dualwrite.client.admin.driver import (
     UNKNOWN_TOPIC,
@@ -164,7 +165,7 @@ class PartitionLogCalls:
                 return None
             if not await self._driver.pause(backoff, deadline_s):
                 raise KafkaTimeoutError(f"cannot find out whether the topic {self._topic} exists")
-        settings = await self._of_any(partition_codec.describe_settings(self._topic, names), deadline_s)
+        settings = await self._of_any(describe_settings([self._topic], names), deadline_s)
         return LogDescription(len(topic.replicas), len(topic.replicas.get(0, ())), settings)
 
     async def exists(self, deadline_s: float) -> bool:
