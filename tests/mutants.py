@@ -60,7 +60,7 @@ _POSTGRES: Final = "dualwrite/recipes/sql/postgres.py"
 _TRANSACTION: Final = "dualwrite/recipes/sqlalchemy/transaction.py"
 _DRIVER_COMPLETION: Final = "spark_sink/driver/completion.py"
 _DRIVER_REPAIR: Final = "spark_sink/driver/repair.py"
-_COMMIT_STORE: Final = "spark_sink/store/commit_store.py"
+_STORE_FINISHING: Final = "spark_sink/store/finishing.py"
 _RULES: Final = "spark_sink/store/rules.py"
 
 MUTANTS: Final = (
@@ -391,19 +391,19 @@ MUTANTS: Final = (
         "spark/test_protocol.py spark/test_commit_store.py spark/test_store_rules.py",
     ),
     Mutant(
-        _COMMIT_STORE,
+        _STORE_FINISHING,
         "where(named, committing, self._attempt.c.prepared_state == str(old))",
         "where(named, committing)",
         "spark/test_commit_store.py",
     ),
     Mutant(
-        _COMMIT_STORE,
+        _STORE_FINISHING,
         "where(named, committing, self._attempt.c.prepared_state == str(old))",
         "where(named, self._attempt.c.prepared_state == str(old))",
         "spark/test_commit_store.py",
     ),
     Mutant(
-        _COMMIT_STORE,
+        _STORE_FINISHING,
         "for each, end in judged.items() if current.get(each) == str(end.judged)}",
         "for each, end in judged.items() if each in current}",
         "spark/test_commit_store.py",
