@@ -10,7 +10,7 @@ from dualwrite.client.late_log import LateLog
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.transactions.states import WHAT_NEXT, Event, ProducerState
-from dualwrite.client.wire.codec import NEWEST_TRANSACTION_VERSION
+from dualwrite.client.wire.versions import NEWEST_TRANSACTION_VERSION
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,

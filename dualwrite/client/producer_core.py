@@ -36,7 +36,7 @@ from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.unfinished_on_close import failed_on_close, unfinished_on_close
 from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.client.wire.cluster import Lease
-from dualwrite.client.wire.codec import ProduceEncoder
+from dualwrite.client.wire.frames import ProduceEncoder
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import DualWriteError, FatalError, IllegalStateError, InvalidRecordError, KafkaError
 from dualwrite.guarantee import Guarantee

@@ -26,11 +26,12 @@ from dualwrite.client.records.accumulator import Accumulator
 from dualwrite.client.records.delivery import TOO_LARGE, DeliveryResult, delivery_result
 from dualwrite.client.records.partition_queue import Batch
 from dualwrite.client.transactions.states import Event
-from dualwrite.client.wire import codec
+from dualwrite.client.wire import codec, frames
 from dualwrite.client.wire.cluster import Lease
 from dualwrite.client.wire.connection import Connection
 from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.pool import NodeState
+from dualwrite.client.wire.versions import SPOKEN_VERSIONS, common_version, versions_in_transaction, versions_wanted
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
@@ -73,7 +74,7 @@ class Sender:
         manager: ProducerPort,
         accumulator: Accumulator,
         cluster: Lease,
-        encoder: codec.ProduceEncoder,
+        encoder: frames.ProduceEncoder,
         transactional: bool,
         expects_responses: bool,
         max_in_flight: int,
@@ -330,7 +331,7 @@ class Sender:
     # ---- Produce --------------------------------------------------------------------------------------------
 
     def _send_produce(self, connection: Connection, node_id: int, batches: list[Batch]) -> None:
-        version = codec.common_version(self._produce_versions(), connection.features.versions.get(Api.PRODUCE))
+        version = common_version(self._produce_versions(), connection.features.versions.get(Api.PRODUCE))
         if version is None:
             self._produces_in_flight[node_id] -= 1
             self._fail_produce_unsupported(batches)
@@ -350,8 +351,8 @@ class Sender:
 
     def _produce_versions(self) -> tuple[int, int]:
         if self._transactional:
-            return codec.versions_in_transaction(Api.PRODUCE, self._manager.transaction_version)
-        return codec.SPOKEN_VERSIONS[Api.PRODUCE]
+            return versions_in_transaction(Api.PRODUCE, self._manager.transaction_version)
+        return SPOKEN_VERSIONS[Api.PRODUCE]
 
     def _fail_produce_unsupported(self, batches: list[Batch]) -> None:
         error = UnsupportedByBrokerError(
@@ -467,7 +468,7 @@ class Sender:
 
     def _send_request(self, connection: Connection, request: m.Request) -> None:
         api = m.API_OF[type(request)]
-        version = codec.common_version(codec.versions_wanted(request), connection.features.versions.get(api))
+        version = common_version(versions_wanted(request), connection.features.versions.get(api))
         if version is None:
             with self._lock:
                 self._manager.on_unsupported(

@@ -16,7 +16,7 @@ import pytest
 from dualwrite import AsyncProducer, DualWriteError, Producer, TopicPartition
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Emulator
-from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.frames import Framer
 from dualwrite.errors import Api, KafkaError
 from tests.producer.conftest import MakeProducer, ReadCommitted
 

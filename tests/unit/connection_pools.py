@@ -7,7 +7,7 @@ from typing import Any
 
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.wire.codec import Framer
+from dualwrite.client.wire.frames import Framer
 from dualwrite.client.wire.pool import ConnectionPool
 from dualwrite.client.wire.topology import Topology
 

@@ -11,7 +11,7 @@ import pytest
 from dualwrite.client import messages as m
 from dualwrite.client.kafka_python import ProduceRequest
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.wire import codec, compiled
+from dualwrite.client.wire import codec, compiled, frames, versions
 from dualwrite.errors import Api
 
 TWO = (TopicPartition("x", 0), TopicPartition("x", 3))
@@ -133,7 +133,7 @@ def test_metadata_orders_leaders_by_partition() -> None:
 
 
 def test_produce_groups_partitions_by_topic() -> None:
-    encoder = codec.ProduceEncoder(transactional_id="t", acks=-1, timeout_ms=30_000)
+    encoder = frames.ProduceEncoder(transactional_id="t", acks=-1, timeout_ms=30_000)
     batches = [
         SimpleNamespace(topic="x", partition=1, data=b"AA"),
         SimpleNamespace(topic="y", partition=0, data=b"B"),
@@ -172,7 +172,7 @@ def test_produce_is_as_kafka_python_writes_it(version: int, transactional_id: st
             for name in names
         ],
     )
-    encoder = codec.ProduceEncoder(transactional_id=transactional_id, acks=1, timeout_ms=9)
+    encoder = frames.ProduceEncoder(transactional_id=transactional_id, acks=1, timeout_ms=9)
     pieces = encoder.encode(batches, version)
     assert b"".join(pieces) == compiled.encode(expected, version)
     assert [piece for piece in pieces if isinstance(piece, memoryview)] == [batch.data for batch in batches], "a copy"
@@ -185,7 +185,7 @@ def test_produce_answers() -> None:
 
 
 def test_frames() -> None:
-    framer = codec.Framer("cl")
+    framer = frames.Framer("cl")
     body = b"BODY"
     flexible = b"".join(framer.frame(Api.END_TXN, 5, 9, body))
     assert flexible.hex() == "00000011" + "001a" + "0005" + "00000009" + "0002636c" + "00" + body.hex()
@@ -204,8 +204,8 @@ def test_frames() -> None:
 )
 def test_answer_headers(api: Api, version: int, header: str) -> None:
     frame = memoryview(bytes.fromhex(header) + b"BODY")
-    assert codec.correlation_id_of(frame) == 9
-    assert bytes(codec.Framer("c").body(api, version, frame)) == b"BODY"
+    assert frames.correlation_id_of(frame) == 9
+    assert bytes(frames.Framer("c").body(api, version, frame)) == b"BODY"
 
 
 def test_api_versions() -> None:
@@ -235,19 +235,19 @@ def test_api_versions_of_an_old_broker() -> None:
     ],
 )
 def test_common_version(wanted: tuple[int, int], offered: tuple[int, int] | None, expected: int | None) -> None:
-    assert codec.common_version(wanted, offered) == expected
+    assert versions.common_version(wanted, offered) == expected
 
 
 def test_the_unstable_version_is_used_only_where_it_is_needed() -> None:
-    assert codec.versions_wanted(m.InitProducerId("t", 1, False, False)) == (0, 5)
-    assert codec.versions_wanted(m.InitProducerId("t", 1, True, False)) == (6, 6)
-    assert codec.versions_wanted(m.InitProducerId("t", 1, False, True)) == (6, 6)
+    assert versions.versions_wanted(m.InitProducerId("t", 1, False, False)) == (0, 5)
+    assert versions.versions_wanted(m.InitProducerId("t", 1, True, False)) == (6, 6)
+    assert versions.versions_wanted(m.InitProducerId("t", 1, False, True)) == (6, 6)
 
 
 @pytest.mark.parametrize("api", [Api.PRODUCE, Api.END_TXN, Api.TXN_OFFSET_COMMIT])
 def test_each_transaction_version_has_versions_of_its_own(api: Api) -> None:
-    least, greatest = codec.SPOKEN_VERSIONS[api]
+    least, greatest = versions.SPOKEN_VERSIONS[api]
     for old in (0, 1):
-        assert codec.versions_in_transaction(api, old)[0] == least
-        assert codec.versions_in_transaction(api, old)[1] + 1 == codec.versions_in_transaction(api, 2)[0]
-    assert codec.versions_in_transaction(api, 2)[1] == greatest
+        assert versions.versions_in_transaction(api, old)[0] == least
+        assert versions.versions_in_transaction(api, old)[1] + 1 == versions.versions_in_transaction(api, 2)[0]
+    assert versions.versions_in_transaction(api, 2)[1] == greatest

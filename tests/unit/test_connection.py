@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dualwrite.client.wire import connection as module
-from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector
+from dualwrite.client.wire.frames import Framer
 from dualwrite.errors import Api
 from dualwrite.security_config import SecurityConfig
 

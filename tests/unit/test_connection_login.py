@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.client.messages import BrokerFeatures
-from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection
+from dualwrite.client.wire.frames import Framer
 from dualwrite.client.wire.security import SendRequest
 from dualwrite.errors import Api, AuthenticationError
 

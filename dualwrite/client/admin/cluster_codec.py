@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from dualwrite.client import messages as m
 from dualwrite.client.admin.codec import Call, Reply
 from dualwrite.client.admin.results import BrokerDescription, BrokerFeatures, ClusterDescription
 from dualwrite.client.kafka_python import (
@@ -171,7 +172,7 @@ def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:
     return Call(
         Api.API_VERSIONS,
         (0, 4),
-        codec.encode_api_versions,
+        lambda version: codec.encode(m.ApiVersions(), version),
         lambda body, version: {broker_id: _features(broker_id, ApiVersionsResponse.decode(body, version=version))},
     )
 

@@ -25,6 +25,7 @@ from dualwrite.client.kafka_python import (
 )
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.wire import codec, compiled
+from dualwrite.client.wire.versions import SPOKEN_VERSIONS, versions_in_transaction, versions_wanted
 from dualwrite.errors import Api
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -83,7 +84,7 @@ def _find_coordinator(transactional_id: str) -> Call[dict[str, Reply[m.Broker]]]
         assert isinstance(found, m.FindCoordinatorResponse)
         return {transactional_id: Reply(found.error_code, m.Broker(found.node_id, found.host, found.port))}
 
-    versions = codec.SPOKEN_VERSIONS[Api.FIND_COORDINATOR]
+    versions = SPOKEN_VERSIONS[Api.FIND_COORDINATOR]
     return Call(Api.FIND_COORDINATOR, versions, lambda version: codec.encode(request, version), decode)
 
 
@@ -96,7 +97,7 @@ def _coordinators(body: memoryview, version: int) -> dict[str, Reply[m.Broker]]:
 
 def end_by_pair(transactional_id: str, pair: PreparedTxnState, transaction_version: int, *, commit: bool) -> Call[int]:
     """Return the EndTxn that commits or aborts the transaction of `pair`; its response is an error code."""
-    versions = codec.versions_in_transaction(Api.END_TXN, transaction_version)
+    versions = versions_in_transaction(Api.END_TXN, transaction_version)
     request = m.EndTxn(transactional_id, pair.producer_id, pair.producer_epoch, commit, transaction_version)
 
     def decode(body: memoryview, version: int) -> int:
@@ -259,7 +260,7 @@ def _init_producer_id(
 
     return Call(
         Api.INIT_PRODUCER_ID,
-        codec.versions_wanted(request),
+        versions_wanted(request),
         lambda version: codec.encode(request, version),
         decode,
     )

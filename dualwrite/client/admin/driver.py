@@ -21,10 +21,10 @@ from dualwrite.client.monotonic import monotonic_ms
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
-from dualwrite.client.wire.codec import common_version
 from dualwrite.client.wire.connection import Connection
 from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.pool import NodeState
+from dualwrite.client.wire.versions import common_version
 from dualwrite.config import AdminConfig
 from dualwrite.errors import (
     NETWORK_EXCEPTION,

@@ -59,7 +59,7 @@ from dualwrite.client.transactions.tiers import (
     plan_after_keep,
     tier_between_transactions,
 )
-from dualwrite.client.wire import codec
+from dualwrite.client.wire.versions import NEWEST_TRANSACTION_VERSION
 from dualwrite.config import MAX_TRANSACTION_TIMEOUT_MS
 from dualwrite.errors import Api, PreparedTransactionLost, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee, Tier, guarantee_of
@@ -114,7 +114,7 @@ class Initialisation:
         accepts_bound: bool,
         transaction_timeout_ms: int,
     ) -> None:
-        self.transaction_version = codec.NEWEST_TRANSACTION_VERSION
+        self.transaction_version = NEWEST_TRANSACTION_VERSION
         self.tier: Tier | None = None
         self.keep = False
         self.steps: deque[Step] = deque()
@@ -146,7 +146,7 @@ class Initialisation:
     @property
     def is_v2(self) -> bool:
         """Whether partitions join by Produce and each end raises the epoch (KIP-890)."""
-        return self.transaction_version >= codec.NEWEST_TRANSACTION_VERSION
+        return self.transaction_version >= NEWEST_TRANSACTION_VERSION
 
     @property
     def describes(self) -> bool:

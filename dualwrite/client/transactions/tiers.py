@@ -14,7 +14,14 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from dualwrite.client import messages as m
-from dualwrite.client.wire import codec
+from dualwrite.client.wire.versions import (
+    EXPECTED_PAIR_INIT_VERSION,
+    NEWEST_TRANSACTION_VERSION,
+    SPOKEN_VERSIONS,
+    TWO_PHASE_INIT_VERSION,
+    common_version,
+    versions_in_transaction,
+)
 from dualwrite.errors import Api, UnsupportedByBrokerError
 from dualwrite.guarantee import Tier
 
@@ -68,7 +75,7 @@ def tier_between_transactions(tier: Tier | None, transaction_version: int) -> Ti
     """Return the tier of a producer initialised at `tier` after the cluster changed its transaction.version."""
     if tier is None:
         return None
-    if transaction_version < codec.NEWEST_TRANSACTION_VERSION:
+    if transaction_version < NEWEST_TRANSACTION_VERSION:
         return Tier.BOUNDED_V1
     return Tier.BOUNDED if tier is Tier.BOUNDED_V1 else tier
 
@@ -84,7 +91,7 @@ def not_accepted(tier: Tier, reason: str, timeout_ms: int) -> UnsupportedByBroke
 
 def why_bounded(features: m.BrokerFeatures) -> str:
     """Return why this broker has no two-phase commit without a timeout."""
-    if features.transaction_version < codec.NEWEST_TRANSACTION_VERSION:
+    if features.transaction_version < NEWEST_TRANSACTION_VERSION:
         return (
             f"the cluster runs transaction.version={features.transaction_version}, which has no epoch per transaction "
             "(KIP-890; that needs Apache Kafka 4.0 or newer with the feature finalised)"
@@ -100,7 +107,7 @@ def why_bounded(features: m.BrokerFeatures) -> str:
 def _bounded(
     features: m.BrokerFeatures, *, keep: bool, accepted: bool, timeout_ms: int
 ) -> Plan | UnsupportedByBrokerError:
-    old = features.transaction_version < codec.NEWEST_TRANSACTION_VERSION
+    old = features.transaction_version < NEWEST_TRANSACTION_VERSION
     tier = Tier.BOUNDED_V1 if old else Tier.BOUNDED
     if not accepted:
         return not_accepted(tier, why_bounded(features), timeout_ms)
@@ -108,26 +115,26 @@ def _bounded(
 
 
 def _may_keep(features: m.BrokerFeatures) -> bool:
-    two_phase = (codec.TWO_PHASE_INIT_VERSION, codec.TWO_PHASE_INIT_VERSION)
+    two_phase = (TWO_PHASE_INIT_VERSION, TWO_PHASE_INIT_VERSION)
     offered = features.versions.get(Api.INIT_PRODUCER_ID)
-    newest = features.transaction_version >= codec.NEWEST_TRANSACTION_VERSION
-    return newest and codec.common_version(two_phase, offered) is not None
+    newest = features.transaction_version >= NEWEST_TRANSACTION_VERSION
+    return newest and common_version(two_phase, offered) is not None
 
 
 def _missing(features: m.BrokerFeatures, *, describes: bool) -> UnsupportedByBrokerError | None:
     version = features.transaction_version
-    init = (codec.EXPECTED_PAIR_INIT_VERSION, codec.TWO_PHASE_INIT_VERSION)
+    init = (EXPECTED_PAIR_INIT_VERSION, TWO_PHASE_INIT_VERSION)
     wanted = {
         Api.INIT_PRODUCER_ID: init,
-        Api.END_TXN: codec.versions_in_transaction(Api.END_TXN, version),
-        Api.TXN_OFFSET_COMMIT: codec.versions_in_transaction(Api.TXN_OFFSET_COMMIT, version),
+        Api.END_TXN: versions_in_transaction(Api.END_TXN, version),
+        Api.TXN_OFFSET_COMMIT: versions_in_transaction(Api.TXN_OFFSET_COMMIT, version),
     }
-    if version < codec.NEWEST_TRANSACTION_VERSION:
-        wanted |= {api: codec.SPOKEN_VERSIONS[api] for api in (Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN)}
+    if version < NEWEST_TRANSACTION_VERSION:
+        wanted |= {api: SPOKEN_VERSIONS[api] for api in (Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN)}
     if describes:
-        wanted[Api.DESCRIBE_TRANSACTIONS] = codec.SPOKEN_VERSIONS[Api.DESCRIBE_TRANSACTIONS]
+        wanted[Api.DESCRIBE_TRANSACTIONS] = SPOKEN_VERSIONS[Api.DESCRIBE_TRANSACTIONS]
     for api, versions in wanted.items():
-        if codec.common_version(versions, features.versions.get(api)) is None:
+        if common_version(versions, features.versions.get(api)) is None:
             needed = "3.0 or newer for two-phase commit" if api is Api.DESCRIBE_TRANSACTIONS else "2.5 or newer"
             return UnsupportedByBrokerError(
                 f"the broker does not offer {api.kafka_name} v{versions[0]}; this needs Apache Kafka {needed}"

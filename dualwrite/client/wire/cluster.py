@@ -16,8 +16,8 @@ from dualwrite.client.error_texts import LastError
 from dualwrite.client.messages import Broker
 from dualwrite.client.monotonic import monotonic_ms
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector
+from dualwrite.client.wire.frames import Framer
 from dualwrite.client.wire.metadata import MetadataRefresher, MetadataUser
 from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Address, Topology

@@ -20,16 +20,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, NamedTuple, cast
 
 from dualwrite.client.error_texts import error_name
-from dualwrite.client.messages import BrokerFeatures
-from dualwrite.client.wire.codec import (
-    API_VERSIONS_REQUEST_VERSION,
-    Framer,
-    Piece,
-    Pieces,
-    correlation_id_of,
-    decode_api_versions,
-    encode_api_versions,
-)
+from dualwrite.client.messages import ApiVersions, BrokerFeatures
+from dualwrite.client.wire.codec import decode_api_versions, encode
+from dualwrite.client.wire.frames import Framer, Piece, Pieces, correlation_id_of
 from dualwrite.client.wire.in_a_thread import in_a_thread
 from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.security import (
@@ -40,6 +33,7 @@ from dualwrite.client.wire.security import (
     refusal_of_handshake,
     refuse_listener_that_requires_sasl,
 )
+from dualwrite.client.wire.versions import API_VERSIONS_REQUEST_VERSION
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
 
@@ -280,7 +274,7 @@ class Connection(asyncio.Protocol):
                 self.send(api, version, body, on_response, owner)
 
     async def _request_api_versions(self, version: int) -> BrokerFeatures:
-        body = await self.request(Api.API_VERSIONS, version, encode_api_versions(version))
+        body = await self.request(Api.API_VERSIONS, version, encode(ApiVersions(), version))
         return decode_api_versions(body, version)
 
     def _next_correlation_id(self) -> int:

@@ -20,6 +20,7 @@ from dualwrite.client.wire.connection import Connection
 from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.pool import ConnectionPool
 from dualwrite.client.wire.topology import Topology
+from dualwrite.client.wire.versions import common_version, versions_wanted
 from dualwrite.errors import Api, KafkaError, UnsupportedByBrokerError
 
 _NEVER: Final = float("inf")
@@ -131,7 +132,7 @@ class MetadataRefresher:
 
     def _send(self, connection: Connection, request: m.Metadata) -> None:
         offered = connection.features.versions.get(Api.METADATA)
-        version = codec.common_version(codec.versions_wanted(request), offered)
+        version = common_version(versions_wanted(request), offered)
         if version is None:
             self._give_up(UnsupportedByBrokerError("the broker is too old: no Metadata v5"))
             return

@@ -15,8 +15,8 @@ from typing import Final
 
 from dualwrite.client.error_texts import LastError, reason_of
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector
+from dualwrite.client.wire.frames import Framer
 from dualwrite.client.wire.topology import Address, Topology
 from dualwrite.errors import AuthenticationError
 

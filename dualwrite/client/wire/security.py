@@ -26,6 +26,7 @@ from dualwrite.client.kafka_python import (
 from dualwrite.client.messages import BrokerFeatures
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.in_a_thread import in_a_thread
+from dualwrite.client.wire.versions import SPOKEN_VERSIONS, common_version
 from dualwrite.errors import Api, AuthenticationError, ConfigError
 from dualwrite.security_config import SecurityConfig
 
@@ -346,7 +347,7 @@ async def refuse_listener_that_requires_sasl(request: SendRequest, features: Bro
     Such a listener responds to ApiVersions and closes the connection at any other request except SaslHandshake, whose
     response lists the mechanisms that it accepts.
     """
-    version = codec.common_version(codec.SPOKEN_VERSIONS[Api.SASL_HANDSHAKE], features.versions.get(Api.SASL_HANDSHAKE))
+    version = common_version(SPOKEN_VERSIONS[Api.SASL_HANDSHAKE], features.versions.get(Api.SASL_HANDSHAKE))
     if version is None:
         return
     body = await request(Api.SASL_HANDSHAKE, version, codec.encode_sasl_handshake(_NO_MECHANISM, version))
@@ -386,10 +387,10 @@ def _new_token(provider: Callable[[], str]) -> str:
 
 
 def _version(features: BrokerFeatures, api: Api) -> int:
-    version = codec.common_version(codec.SPOKEN_VERSIONS[api], features.versions.get(api))
+    version = common_version(SPOKEN_VERSIONS[api], features.versions.get(api))
     if version is None:
         raise AuthenticationError(
-            f"the broker does not support {api.kafka_name} v{codec.SPOKEN_VERSIONS[api][0]}, which logins of this "
+            f"the broker does not support {api.kafka_name} v{SPOKEN_VERSIONS[api][0]}, which logins of this "
             "client need: use Apache Kafka 2.2 or newer"
         )
     return version
