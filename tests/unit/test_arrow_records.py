@@ -11,7 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
-from dualwrite.client.records.arrow import Limits, batch_starts, check_sizes, plan, rows_of, varint_sizes
+from dualwrite.client.records.arrow import batch_starts, check_sizes, plan
+from dualwrite.client.records.arrow_columns import rows_of
+from dualwrite.client.records.arrow_varints import varint_sizes
 from dualwrite.client.records.batches import HEADER_BYTES, LibraryBuilder, stamp_and_build
 from tests.support.proof_only import examples
 
@@ -39,11 +41,11 @@ def table(rows: list[Row], kind: Any = None) -> pa.Table:
     )
 
 
-def from_columns(given_table: pa.Table, limits: Limits) -> list[bytes]:
+def from_columns(given_table: pa.Table, batch_size: int) -> list[bytes]:
     return [
         bytes(stamp_and_build(batch, 7, 3, 11))
         for rows in rows_of(given_table, NOW_MS)
-        for _, batch in plan(rows, limits, HEADER_BYTES).batches(transactional=True)
+        for _, batch in plan(rows, batch_size).batches(transactional=True)
     ]
 
 
@@ -61,14 +63,14 @@ def from_builder(rows: list[Row]) -> bytes:
 @example([(b"", b"", [("", None)], 2**63 - 1), (b"", b"", [("", b"")], 0)])
 @settings(max_examples=examples(100), deadline=None)
 def test_the_same_bytes_as_from_the_builder(rows: list[Row]) -> None:
-    (ours,) = from_columns(table(rows), Limits(10_000_000, 10_000_000))
+    (ours,) = from_columns(table(rows), 10_000_000)
     assert ours == from_builder(rows)
 
 
 @given(rows_strategy, st.integers(100, 3000))
 @settings(max_examples=examples(100), deadline=None)
 def test_batches_end_in_time_and_nothing_is_lost(rows: list[Row], batch_size: int) -> None:
-    batches = from_columns(table(rows), Limits(batch_size, 10_000_000))
+    batches = from_columns(table(rows), batch_size)
     at = 0
     for data in batches:
         read: Any = DefaultRecordBatch(data)
@@ -86,16 +88,16 @@ def test_slices_and_chunks_keep_their_values(rows: list[Row], data: st.DataObjec
     start = data.draw(st.integers(0, len(rows) - 1))
     whole = table(rows)
     shown = pa.concat_tables([whole.slice(start), whole.slice(0, start)])
-    batches = from_columns(shown, Limits(10_000_000, 10_000_000))
+    batches = from_columns(shown, 10_000_000)
     expected = [from_builder(part) for part in (rows[start:], rows[:start]) if part]
     assert batches == expected
 
 
 def test_a_huge_value_and_many_rows() -> None:
     rows: list[Row] = [(b"k", b"\xff" * 20_000_000, [], 5), (None, b"", [], 4)]
-    assert from_columns(table(rows), Limits(2**30, 2**30)) == [from_builder(rows)]
+    assert from_columns(table(rows), 2**30) == [from_builder(rows)]
     many: list[Row] = [(b"%d" % number, None, [], number) for number in range(70_000)]
-    assert from_columns(table(many), Limits(2**30, 2**30)) == [from_builder(many)]
+    assert from_columns(table(many), 2**30) == [from_builder(many)]
 
 
 @given(
@@ -112,7 +114,7 @@ def test_partitions_keep_their_order(rows: list[tuple[int, bytes | None]], batch
     )
     (columns,) = rows_of(given_table, NOW_MS)
     found: dict[int, list[tuple[int, bytes | None]]] = {}
-    for partition, batch in plan(columns, Limits(batch_size, 10**6), HEADER_BYTES).batches(transactional=True):
+    for partition, batch in plan(columns, batch_size).batches(transactional=True):
         read: Any = DefaultRecordBatch(bytes(batch.build()))
         found.setdefault(partition, []).extend((record.timestamp, record.value) for record in read)
     expected: dict[int, list[tuple[int, bytes | None]]] = {}
@@ -125,7 +127,7 @@ def test_a_null_may_cover_bytes() -> None:
     offsets, data = pa.py_buffer(np.array([0, 1, 3, 4], np.int32)), pa.py_buffer(b"abcd")
     column = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), offsets, data])
     assert column.to_pylist() == [b"a", None, b"d"]
-    batches = from_columns(pa.table({"value": column, "key": column}), Limits(1000, 1000))
+    batches = from_columns(pa.table({"value": column, "key": column}), 1000)
     assert batches == [from_builder([(b"a", b"a", [], None), (None, None, [], None), (b"d", b"d", [], None)])]
 
 
@@ -134,7 +136,7 @@ def test_a_null_may_cover_bytes() -> None:
 def test_sizes_are_never_underestimated(rows: list[Row]) -> None:
     (columns,) = rows_of(table(rows), NOW_MS)
     assert int(columns.sizes.sum()) + HEADER_BYTES >= len(from_builder(rows))
-    check_sizes(columns, Limits(1, 10_000_000), HEADER_BYTES, 0)
+    check_sizes(columns, 10_000_000, 0)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
