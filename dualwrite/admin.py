@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar, Unpack, cast
 
 from dualwrite.client.admin.calls import AdminCalls, HangingSearch
 from dualwrite.client.admin.driver import AdminDriver, AdminTransport
+from dualwrite.client.admin.ending import TransactionEnds
 from dualwrite.client.admin.listing import Filters, IdFilter, matcher, pattern_of_prefix
 from dualwrite.client.admin.results import (
     ActiveProducer,
@@ -108,7 +109,6 @@ class AsyncTransactionAdmin:
         `states` are names of `TransactionState`. `running_longer_than_ms` counts from the start of the newest
         transaction by the broker's clock; brokers treat Empty and complete ids as long-running, too, so pass `states`
         with it (KIP-994). `transactional_id_pattern` is an RE2/J regular expression that the whole id has to match
-        (KIP-1152). If a broker cannot filter by it, this client does, provided that the pattern certainly means the
         (KIP-1152). If a broker cannot filter by the pattern, this client does, provided that the pattern certainly
         means the same to both.
 
@@ -202,14 +202,14 @@ class AsyncTransactionAdmin:
         Raises `AdminError` if no transaction starts at that offset, or if the producer epoch (INVALID_PRODUCER_EPOCH)
         or the coordinator epoch (TRANSACTION_COORDINATOR_FENCED) is too old.
         """
-        calls, partition, deadline_s = self._calls(), _partition(topic_partition), self._deadline_s(timeout_ms)
+        ends, partition, deadline_s = self._ends(), _partition(topic_partition), self._deadline_s(timeout_ms)
         if start_offset is not None and producer_id is producer_epoch is coordinator_epoch is None:
-            await calls.abort_at(partition, start_offset, deadline_s)
+            await ends.abort_at(partition, start_offset, deadline_s)
         elif start_offset is None and None not in (producer_id, producer_epoch, coordinator_epoch):
             assert producer_id is not None
             assert producer_epoch is not None
             assert coordinator_epoch is not None
-            await calls.abort_by_ids(
+            await ends.abort_by_ids(
                 partition,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
@@ -233,7 +233,7 @@ class AsyncTransactionAdmin:
         Raises `AdminError` if that transaction is not open on the partition, or if another one of its producer is.
         """
         partition, deadline_s = _partition(topic_partition), self._deadline_s(timeout_ms)
-        await self._calls().commit_at(partition, prepared_state, deadline_s)
+        await self._ends().commit_at(partition, prepared_state, deadline_s)
 
     async def commit_prepared_transactions(
         self, prepared: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
@@ -246,7 +246,7 @@ class AsyncTransactionAdmin:
         may be committed, open, aborted, or have another owner. A producer that takes the id over finds out
         (`complete_transaction`).
         """
-        return await self._calls().end_by_pair(_by_exact_id(prepared), self._deadline_s(timeout_ms), commit=True)
+        return await self._ends().end_by_pair(_by_exact_id(prepared), self._deadline_s(timeout_ms), commit=True)
 
     async def abort_open_transactions(
         self, pairs: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
@@ -257,7 +257,7 @@ class AsyncTransactionAdmin:
         **If a database has committed, this loses the records.** Refused for ids that another producer has taken over,
         even if it kept the transaction (KIP-939); `force_terminate_transaction` aborts that.
         """
-        return await self._calls().end_by_pair(_by_exact_id(pairs), self._deadline_s(timeout_ms), commit=False)
+        return await self._ends().end_by_pair(_by_exact_id(pairs), self._deadline_s(timeout_ms), commit=False)
 
     async def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
@@ -273,7 +273,7 @@ class AsyncTransactionAdmin:
         After a `KafkaTimeoutError` it may or may not have taken effect, and the call may be repeated. Raises
         `TransactionalIdNotFoundError` for an id that no coordinator knows (InitProducerId would create it).
         """
-        return await self._calls().force_terminate(
+        return await self._ends().force_terminate(
             exact(transactional_id), self._config.request_timeout_ms, self._deadline_s(timeout_ms)
         )
 
@@ -282,7 +282,7 @@ class AsyncTransactionAdmin:
 
         Refused if the id has been used since it was described as `seen`.
         """
-        await self._calls().overwrite_end(seen, self._config.request_timeout_ms, self._deadline_s(None))
+        await self._ends().overwrite_end(seen, self._config.request_timeout_ms, self._deadline_s(None))
 
     # ---- the cluster ----------------------------------------------------------------------------------------
 
@@ -361,7 +361,13 @@ class AsyncTransactionAdmin:
     # ---- inside ---------------------------------------------------------------------------------------------
 
     def _calls(self) -> AdminCalls:
-        """Return the calls, whose connections belong to the loop of the first call."""
+        return AdminCalls(self._driver())
+
+    def _ends(self) -> TransactionEnds:
+        return TransactionEnds(self._driver())
+
+    def _driver(self) -> AdminDriver:
+        """Return the driver of a call; its connections belong to the loop of the first call."""
         if self._closed:
             raise IllegalStateError("this admin client is closed; create a new one")
         assert_real_threads()
@@ -371,7 +377,7 @@ class AsyncTransactionAdmin:
         elif self._loop is not loop:
             raise IllegalStateError("this admin client belongs to another event loop; create a new one here")
         self._transport.retry_refused()
-        return AdminCalls(AdminDriver(self._config, self._transport))
+        return AdminDriver(self._config, self._transport)
 
     def _deadline_s(self, timeout_ms: int | None) -> float:
         limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
