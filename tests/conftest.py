@@ -67,6 +67,13 @@ def brief_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "SHOWN_WITHIN_MS", 50)
 
 
+@pytest.fixture
+def asks_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a block query the outcome of its lost commit again once, and then no more: no slow query is cut off."""
+    for module in ("core.completion", "pool.outbox"):
+        monkeypatch.setattr(f"dualwrite.recipes.{module}.backoff_s", lambda failures: 0.0 if failures < 2 else 3_600.0)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     try:

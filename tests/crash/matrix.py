@@ -167,9 +167,12 @@ RESOLVERS = ["resolve", "next write", "next process"]
 def check_a_commit_that_is_lost_with_the_database(
     scenario: AnyScenario, resolver: str, *, applied: bool, has_row: bool = False
 ) -> None:
-    """The outcome is unknown until the database is back; with `has_row`, the row is there before the write."""
+    """The outcome is unknown until the database is back; with `has_row`, the row is there before the write.
+
+    The test has the fixture `asks_twice`.
+    """
     lose = losing_the_commit(scenario.database, applied=applied, and_database=True)
-    writer = scenario.writer(lose, resolve_timeout_ms=1_000)
+    writer = scenario.writer(lose)
     if has_row:
         writer.recover()
     seen = scenario.write(writer, 1)

@@ -224,6 +224,7 @@ def test_the_outcome_is_found_at_once_where_the_database_answers(scenario: AnySc
     check_a_lost_commit(scenario, applied=applied)
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("applied", [True, False])
 @of_each(
     "scenario, resolver, has_row",

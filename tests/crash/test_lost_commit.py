@@ -13,18 +13,19 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario, event_texts, losing_the_commit
 
-pytestmark = pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg", "asyncpg"], indirect=True)
+pytestmark = [
+    pytest.mark.usefixtures("asks_twice"),
+    pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg", "asyncpg"], indirect=True),
+]
 
 
-def impatient_writer(scenario: Scenario, *, applied: bool) -> DualWriter:
+def losing_writer(scenario: Scenario, *, applied: bool) -> DualWriter:
     """Return a writer that loses its commit, and the database."""
-    return scenario.writer(
-        losing_the_commit(scenario.database, applied=applied, and_database=True), resolve_timeout_ms=1_000
-    )
+    return scenario.writer(losing_the_commit(scenario.database, applied=applied, and_database=True))
 
 
 def test_a_row_replaced_by_a_later_process_proves_nothing(scenario: Scenario) -> None:
-    older = impatient_writer(scenario, applied=True)
+    older = losing_writer(scenario, applied=True)
     assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
     scenario.expected += event_texts("1")
     scenario.database.come_back()
@@ -38,7 +39,7 @@ def test_a_row_replaced_by_a_later_process_proves_nothing(scenario: Scenario) ->
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_next_dual_write_resolves_an_unknown_outcome(scenario: Scenario, applied: bool) -> None:
-    with impatient_writer(scenario, applied=applied) as writer:
+    with losing_writer(scenario, applied=applied) as writer:
         with pytest.raises(OutcomeUnknown), writer.transaction() as first:
             first.send(scenario.topic, value="1")
         assert first.outcome is None
@@ -48,7 +49,7 @@ def test_the_next_dual_write_resolves_an_unknown_outcome(scenario: Scenario, app
 
 
 def test_the_next_dual_write_does_not_take_the_id_from_the_process_that_resolves(scenario: Scenario) -> None:
-    older = impatient_writer(scenario, applied=True)
+    older = losing_writer(scenario, applied=True)
     assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
     scenario.expected += event_texts("1")
     scenario.database.come_back()

@@ -96,13 +96,14 @@ def test_the_outcome_is_found_at_once_where_the_database_answers(
         assert_published(scenario, 0, 1, *([2] if applied else []), 3)
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("is_published", [True, False])
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_outcome_is_unknown_until_the_database_is_back(
     scenario: PsycopgScenario, open_style: Open, applied: bool, is_published: bool, be_quick: Callable[[], None]
 ) -> None:
     """Others may have published the block meanwhile, so that it is not in the outbox any more."""
-    style = silent_style(scenario, open_style, resolve_timeout_ms=500)
+    style = silent_style(scenario, open_style)
     be_quick()
     lost = style.start(2, "put", "hold")
     lose_database_at_commit(scenario, lost, applied=applied)
@@ -122,10 +123,11 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
         assert_published(scenario, *expected)
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("applied", [True, False])
 def test_closing_finds_the_outcome(scenario: PsycopgScenario, open_style: Open, applied: bool) -> None:
     """The background would have tried again later."""
-    style = silent_style(scenario, open_style, resolve_timeout_ms=300)
+    style = silent_style(scenario, open_style)
     lost = style.start(2, "put", "hold")
     lose_database_at_commit(scenario, lost, applied=applied)
     assert isinstance(lost.error, OutcomeUnknown)
@@ -157,11 +159,12 @@ def test_a_commit_that_is_in_progress_is_waited_for(scenario: PsycopgScenario, o
         assert_published(scenario, 0, 1, *([] if fails else [2]))
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_commit_that_stays_in_progress_is_resolved_later(
     scenario: PsycopgScenario, open_style: Open, fails: bool, be_quick: Callable[[], None]
 ) -> None:
-    style = silent_style(scenario, open_style, resolve_timeout_ms=300)
+    style = silent_style(scenario, open_style)
     commit = SlowCommit(scenario)
     scenario.database.lose_commit(applied=True)
     lost = style.start(2)

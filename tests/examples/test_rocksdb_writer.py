@@ -53,6 +53,7 @@ def scenario(store: RocksDbStore, emulator: Emulator) -> KeyValueScenario:
     return KeyValueScenario(store, emulator)
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("execute_query", [True, False])
 def test_nothing_is_concluded_while_writes_fail(
     store: RocksDbStore, scenario: KeyValueScenario, execute_query: bool
@@ -64,7 +65,7 @@ def test_nothing_is_concluded_while_writes_fail(
         disk.failing, disk.carries_out_once = True, execute_query
 
     store.db = disk  # type: ignore[assignment]
-    with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, fail), resolve_timeout_ms=100) as writer:
+    with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, fail)) as writer:
         assert isinstance(scenario.write(writer, 1).error, OutcomeUnknown)
         disk.failing = False
         assert [found.outcome for found in writer.recover()] == [

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.producer import Producer
+from tests.support.conditions import until
 
 
 @contextmanager
@@ -18,3 +23,14 @@ def impatient(producer: Producer | AsyncProducer, max_block_ms: int) -> Iterator
         yield
     finally:
         producer.max_block_ms = patient
+
+
+def until_said(words: str, error: type[Exception], call: Callable[[], Any]) -> None:
+    """Repeat a call until its error has `words`: on a busy machine, its time may be up before it meets the cause."""
+
+    def is_said() -> bool:
+        with pytest.raises(error) as raised:
+            call()
+        return re.search(words, str(raised.value)) is not None
+
+    until(is_said)

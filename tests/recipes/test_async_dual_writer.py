@@ -93,6 +93,7 @@ async def test_unusable_connections_are_refused(
     awaited.assert_both_sides_agree()
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_commit_without_an_answer_is_resolved_once_the_database_is_back(
     awaited: AwaitedScenario, applied: bool

@@ -127,9 +127,10 @@ async def test_the_callers_time_limit_does_not_apply_to_our_statements(scenario:
     async with scenario.awaited_writer() as writer:
         await writer.recover()
         connection = await asyncpg.connect(conninfo_of(scenario.database.url), command_timeout=0.2)
-        await connection.execute(_SLOW_COMMIT)
+        await connection.execute(_SLOW_COMMIT, timeout=60)
         async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 1)
+            await tx.connection.execute(INSERT, 1, "1", timeout=60)
+            tx.send(scenario.topic, key="k", value="1")
         with pytest.raises(TimeoutError):
             async with connection.transaction():
                 await connection.execute(INSERT, 2, "2")

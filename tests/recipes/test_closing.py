@@ -294,12 +294,11 @@ input("in doubt")
 
 
 @ONE_TIER
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
 def test_a_commit_without_a_response_is_resolved(world: World, how: How, applied: bool) -> None:
     def lose_commit_and_database() -> None:
-        (slot,) = face.writer.pool.registry.all_slots()
-        slot.coordinator.owned.resolve_timeout_ms = 100
         world.database.lose_commit(applied=applied)
         world.database.refuse_new_connections()
         drop_idle_connections(face.writer)

@@ -430,12 +430,13 @@ def test_only_the_outermost_call_tries_a_conflict_again(face: Face) -> None:
     face.scenario.assert_both_sides_agree("1")
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("applied", [True, False])
 def test_nothing_is_tried_again_after_an_outcome_that_nobody_knows(scenario: Scenario, applied: bool) -> None:
     runs: list[int] = []
 
     lose = losing_the_commit(scenario.database, applied=applied, and_database=True)
-    with scenario.writer(lose, resolve_timeout_ms=1_000) as writer:
+    with scenario.writer(lose) as writer:
 
         @writer.transactional(retries=5)
         def place(tx: DualTransaction) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -122,12 +122,17 @@ def locking_the_diversion(scenario: AnyScenario, how: str) -> Iterator[None]:
         yield
 
 
+def waiting_briefly(pool: AnyPool) -> AbstractContextManager[Any]:
+    assert pool.pool.outbox is not None
+    return mock.patch.object(pool.pool.outbox.writes, "_lock_timeout_ms", 500)
+
+
 def test_a_block_that_cannot_begin_or_join_the_diversion_is_refused(scenario: AnyScenario, emulator: Emulator) -> None:
-    with make_pool(scenario, lock_timeout_ms=500, **AWAY) as pool:
+    with make_pool(scenario, **AWAY) as pool:
         write(pool, scenario, 1)
         with kafka_away(emulator):
             for number in (2, 3):
-                with locking_the_diversion(scenario, "FOR UPDATE"):
+                with locking_the_diversion(scenario, "FOR UPDATE"), waiting_briefly(pool):
                     with pytest.raises(RowLockTimeoutError, match="diverts the pool"), pool.transaction() as tx:
                         put(tx, scenario, number)
                     assert tx.outcome is Outcome.ROLLED_BACK

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import asyncpg
 import psycopg
@@ -431,9 +432,10 @@ def test_a_locked_row_times_out_with_a_sentence(face: Face) -> None:
             face.execute(tx, INSERT.format(number), "")
             face.send(tx, str(number))
 
-    with face.scenario.writer(lock_timeout_ms=30) as other:
+    with face.scenario.writer() as other:
         write(1)
-        with face.database.aside.connect() as holder:
+        owned = getattr(other, "awaited", other).coordinator.owned
+        with face.database.aside.connect() as holder, mock.patch.object(owned, "lock_timeout_ms", 30):
             holder.execute(sa.text("SELECT * FROM kafka_transaction_state FOR UPDATE"))
             with pytest.raises(RowLockTimeoutError, match="stayed locked for 30 ms"):
                 write(2)

@@ -224,9 +224,10 @@ def unresolvable(pool: PsycopgDualWriter) -> Iterator[None]:
     writes._was_committed = genuine
 
 
+@pytest.mark.usefixtures("asks_twice")
 def test_a_lost_commit_that_cannot_be_resolved(scenario: PsycopgScenario) -> None:
     begun: list[Any] = []
-    with outbox_pool(scenario, resolve_timeout_ms=100) as pool:
+    with outbox_pool(scenario) as pool:
         write(pool, scenario, 1)
         with unresolvable(pool):
             with pytest.raises(OutcomeUnknown):
@@ -414,21 +415,20 @@ def multiply(scenario: PsycopgScenario) -> None:
 
 
 @contextmanager
-def drained_by(
-    scenario: PsycopgScenario, between: Callable[[PsycopgDualWriter], None], **settings: Any
-) -> Iterator[PsycopgDualWriter]:
+def drained_by(scenario: PsycopgScenario, between: Callable[[PsycopgDualWriter], None]) -> Iterator[PsycopgDualWriter]:
     """Let a process begin to publish several batches; `between` happens in its background after the first one."""
     pools: list[PsycopgDualWriter] = []
     at = AtPointOf(PausePoint.AFTER_KAFKA_COMMIT, lambda: between(pools[0]), of_publisher=True)
     write_elsewhere(scenario, 1)
     multiply(scenario)
-    with outbox_pool(scenario, pause=at, **settings) as pool:
+    with outbox_pool(scenario, pause=at) as pool:
         pools.append(pool)
         with pool.transaction() as tx:  # which starts the background, and adds nothing
             tx.connection.execute("SELECT 1")
         yield pool
 
 
+@pytest.mark.usefixtures("asks_twice")
 def test_unresolved_commits_are_looked_at_between_batches(scenario: PsycopgScenario) -> None:
     begun: list[Any] = []
     left: list[int] = []
@@ -444,7 +444,7 @@ def test_unresolved_commits_are_looked_at_between_batches(scenario: PsycopgScena
 
         vars(outbox_writes(pool))["resolve"] = resolve_and_count
 
-    with drained_by(scenario, lose_one, resolve_timeout_ms=100):
+    with drained_by(scenario, lose_one):
         until(lambda: bool(begun) and begun[0].outcome is Outcome.STORED)
         assert left[0] > 1_000
         until(lambda: waiting(scenario) == 0)

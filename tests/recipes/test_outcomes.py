@@ -185,9 +185,10 @@ def test_a_committed_block_is_not_to_be_repeated(outcome: Outcome, repeat: str |
     assert str(error).startswith(f"late: {said}")
 
 
+@pytest.mark.usefixtures("asks_twice")
 def test_a_lost_commit_is_unknown_and_the_block_stopped_by_it_is_rolled_back(scenario: Scenario) -> None:
     lose = losing_the_commit(scenario.database, applied=True, and_database=True)
-    with scenario.writer(lose, resolve_timeout_ms=200) as writer:
+    with scenario.writer(lose) as writer:
         told = [write(writer, scenario, number) for number in (1, 2)]
         scenario.database.come_back()
         writer.recover()
@@ -196,12 +197,13 @@ def test_a_lost_commit_is_unknown_and_the_block_stopped_by_it_is_rolled_back(sce
     assert rows(scenario) == [1]
 
 
+@pytest.mark.usefixtures("asks_twice")
 def test_recover_returns_the_outcome_of_a_lost_commit_while_kafka_is_away(
     scenario: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A caller who did not get it might repeat the block; the next call completes Kafka."""
     lose = losing_the_commit(scenario.database, applied=True, and_database=True)
-    with scenario.writer(lose, resolve_timeout_ms=200) as writer:
+    with scenario.writer(lose) as writer:
         assert isinstance(write(writer, scenario, 1), OutcomeUnknown)
         scenario.emulator.crash_node(0)
         scenario.database.come_back()

@@ -265,12 +265,13 @@ def test_the_background_of_a_pool_that_has_recovered_does_not_sweep_at_once(scen
         assert sweeps.count == 1
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_commit_without_an_answer_is_resolved_in_the_background(
     scenario: Scenario, database: Database, applied: bool
 ) -> None:
     strike = losing_the_commit(database, applied=applied, and_database=True, first=lambda: drop_idle_connections(pool))
-    with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
+    with make_pool(scenario, pause=strike) as pool:
         pool.recover()  # the background sweeps at its start: it commits nothing after this
         with pytest.raises(OutcomeUnknown), pool.transaction() as tx:
             put(tx, scenario, 1)
@@ -286,11 +287,12 @@ def test_a_commit_without_an_answer_is_resolved_in_the_background(
     scenario.assert_nothing_open()
 
 
+@pytest.mark.usefixtures("asks_twice")
 def test_an_unresolvable_commit_is_reported(
     scenario: Scenario, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     strike = losing_the_commit(database, applied=True, and_database=True, first=lambda: drop_idle_connections(pool))
-    with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
+    with make_pool(scenario, pause=strike) as pool:
         pool.recover()  # the background sweeps at its start: it commits nothing after this
         with pytest.raises(OutcomeUnknown), pool.transaction() as tx:
             put(tx, scenario, 1)
@@ -324,10 +326,10 @@ def test_the_status_shows_what_a_dead_process_left_and_why_it_is_not_recovered(
     with make_pool(scenario, lease_ms=300) as pool:
         write(pool, scenario, 2)
         until(lambda: "'unreadable'" in (pool.status.last_background_error or ""))
-        assert (pool.status.unrecovered, unrecovered()) == ((scenario.transactional_id,), [1])
+        until(lambda: (pool.status.unrecovered, unrecovered()) == ((scenario.transactional_id,), [1]))
         change_row(row)
+        until(lambda: (pool.status.unrecovered, unrecovered()) == ((), [0]))
         until(lambda: pool.status.last_background_error is None)
-        assert (pool.status.unrecovered, unrecovered()) == ((), [0])
 
 
 def test_the_background_survives_a_database_that_goes_away(scenario: Scenario, database: Database) -> None:

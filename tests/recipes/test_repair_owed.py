@@ -112,6 +112,7 @@ def test_a_lost_commit_of_a_block_that_repairs(site: Site, store: Database, appl
     site.assert_agreed("before", "decided", *lost, "later")
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("via", ["write", "recover"])
 @pytest.mark.parametrize("applied", [True, False])
 @every_tier
@@ -127,7 +128,7 @@ def test_an_unknown_outcome_whose_transaction_is_aborted_meanwhile(
         store.refuse_new_connections()
 
     strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, go_away)
-    with site.writer_through_faults(strike, resolve_timeout_ms=2_000) as writer:
+    with site.writer_through_faults(strike) as writer:
         with pytest.raises(OutcomeUnknown):
             write(writer, "unknown")
         assert writer.state is SlotState.UNRESOLVED

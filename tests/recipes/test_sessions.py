@@ -363,12 +363,11 @@ def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_commit
         assert session.scalar(sa.select(events.c.body)) == "one"
 
 
-def test_a_commit_after_one_with_an_unknown_outcome_is_rolled_back(
-    scenario: Scenario,
-) -> None:
+@pytest.mark.usefixtures("asks_twice")
+def test_a_commit_after_one_with_an_unknown_outcome_is_rolled_back(scenario: Scenario) -> None:
     lose = losing_the_commit(scenario.database, applied=True, and_database=True)
     sessions = sessionmaker(scenario.database.engine)
-    older = scenario.writer(lose, resolve_timeout_ms=1_000)
+    older = scenario.writer(lose)
     dual_write_sessions(sessions, older)
     with sessions() as session:
         put(session, scenario, 1)

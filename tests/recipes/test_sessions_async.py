@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import sqlalchemy as sa
@@ -106,7 +107,7 @@ async def test_commits_of_several_tasks_take_turns_under_one_id(
 
 @on_postgres
 async def test_a_commit_that_would_wait_too_long_or_for_itself_is_refused(awaited: AwaitedScenario) -> None:
-    async with awaited.awaited_writer(lock_timeout_ms=50) as writer:
+    async with awaited.awaited_writer() as writer:
         sessions = async_sessionmaker(awaited.engine)
         dual_write_sessions(sessions, writer)
 
@@ -117,7 +118,11 @@ async def test_a_commit_that_would_wait_too_long_or_for_itself_is_refused(awaite
         async with writer.transaction() as tx:
             await awaited.insert(tx, 1, "1")
             tx.send(awaited.topic, value="1")
-            with pytest.raises(IllegalStateError, match="not free within 50 ms"):
+            owned = writer.coordinator.owned
+            with (
+                mock.patch.object(owned, "lock_timeout_ms", 50),
+                pytest.raises(IllegalStateError, match="not free within 50 ms"),
+            ):
                 await asyncio.create_task(commit(2))
             async with sessions() as session:
                 await put(session, awaited, 3)

@@ -136,6 +136,7 @@ def test_a_dropped_connection_is_logged_with_the_transactional_id(
     assert (told.exc_info, "\n" in told.getMessage(), "ResourceClosedError" in caplog.text) == (None, False, False)
 
 
+@pytest.mark.usefixtures("asks_twice")
 def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Scenario) -> None:
     database = scenario.database
 
@@ -144,7 +145,6 @@ def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Sce
         database.refuse_new_connections()
 
     with scenario.writer(AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_it)) as writer:
-        writer.coordinator.owned.resolve_timeout_ms = 200
         assert isinstance(scenario.write(writer, 1).error, OutcomeUnknown)
         assert heard.in_doubt == 1
         assert heard.sums("dualwrite.database.retries")[""] >= 1

@@ -87,7 +87,7 @@ def values(batches: Iterator[pa.RecordBatch]) -> list[str]:
 
 def test_a_topic_that_stays(task: Task) -> None:
     task.write(3, "old")
-    assert values(task.reading(1, 3)) == ["old-1", "old-2"]
+    assert values(task.reading(1, 3, **{"kafkaConsumer.pollTimeoutMs": "60000"})) == ["old-1", "old-2"]
 
 
 @pytest.mark.parametrize("count", [10, 4, 0])
