@@ -12,6 +12,7 @@ from django.core.checks import run_checks
 from django.core.serializers import deserialize, serialize
 from django.db import connections, models, transaction
 from django.db.models import F
+from django.test import override_settings
 
 from dualwrite.broker_emulator import Error, Fault
 from dualwrite.errors import ConfigError, DualWriteError, IllegalStateError, TransactionDoomedError
@@ -243,5 +244,7 @@ def test_a_model_on_a_database_without_dual_writes(postgres_shop: Shop, monkeypa
     found = [(message.id, message.msg) for message in run_checks(tags=["dualwrite"])]
     assert [number for number, _ in found] == ["dualwrite.E005"] * 3
     assert "django.Order has @publish, and its database 'default'" in found[0][1]
+    with override_settings(DUALWRITE=42):
+        assert "dualwrite.E001" in {message.id for message in run_checks(tags=["dualwrite"])}
     monkeypatch.setattr("django.db.router.db_for_write", lambda model: postgres_shop.alias)
     assert run_checks(tags=["dualwrite"]) == []

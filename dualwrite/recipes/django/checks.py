@@ -12,7 +12,7 @@ from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from dualwrite.errors import ConfigError
-from dualwrite.recipes.django.pools import SETTING, new_pool, settings_of
+from dualwrite.recipes.django.pools import SETTING, entries, new_pool, settings_of
 from dualwrite.recipes.django.publishing import published
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
@@ -28,10 +28,9 @@ def check_models(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
 
 
 def _of_models() -> Iterator[CheckMessage]:
-    of_all = getattr(settings, SETTING, {})
     for model in dict.fromkeys(each.model for each in published):
         alias = router.db_for_write(model)
-        if alias not in of_all or not isinstance(connections[alias], DualWriteWrapper):
+        if alias not in entries() or not isinstance(connections[alias], DualWriteWrapper):
             yield Error(
                 f"{model._meta.label} has @publish, and its database {alias!r} is not set up for dual writes.",
                 hint=f"Set its ENGINE to one with dual writes, and add an entry for {alias!r} to {SETTING}.",
@@ -42,9 +41,9 @@ def _of_models() -> Iterator[CheckMessage]:
 
 def check_deployment(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
     """Return the settings in DUALWRITE that are for development: `manage.py check --deploy`."""
-    of_all = getattr(settings, SETTING, {})
-    sound = of_all if isinstance(of_all, Mapping) else {}
-    return [message for alias, given in sound.items() if isinstance(given, Mapping) for message in _risks(alias, given)]
+    return [
+        message for alias, given in entries().items() if isinstance(given, Mapping) for message in _risks(alias, given)
+    ]
 
 
 def _risks(alias: str, given: Mapping[str, Any]) -> Iterator[CheckMessage]:

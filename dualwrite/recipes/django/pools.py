@@ -66,10 +66,15 @@ def settings_of(alias: str) -> dict[str, Any]:
     return dict(of_all[alias])
 
 
+def entries() -> Mapping[str, Any]:
+    """Return DUALWRITE by alias, empty if it is not a mapping, which the checks say."""
+    of_all = getattr(settings, SETTING, {})
+    return of_all if isinstance(of_all, Mapping) else {}
+
+
 def schema_of(wrapper: Any) -> str | None:
     """Return the schema of the tables of dual writes; None if unqualified names find them."""
-    of_all = getattr(settings, SETTING, {})
-    return settings_of(wrapper.alias).get("schema") if wrapper.alias in of_all else None
+    return settings_of(wrapper.alias).get("schema") if wrapper.alias in entries() else None
 
 
 def close_pools(alias: str | None = None) -> None:
