@@ -37,7 +37,7 @@ class RetryLaterMiddleware(MiddlewareMixin):
             return None
         _log.warning("a request may be repeated, because its dual write was refused", exc_info=exception)
         return HttpResponse(
-            "Nothing was written. Please repeat the request later.",
+            "A dual write was refused, and changed neither the database nor Kafka. Please repeat the request later.",
             status=503,
             content_type="text/plain",
             headers={"Retry-After": str(self.retry_after_s)},
