@@ -171,7 +171,7 @@ class Availability:
     def _refusal(self, away: Away, *, of_block: bool = True) -> KafkaUnreachableError:
         now_s = self._clock_s()
         said = away.sentence(now_s)
-        of_recovery = f"{said}. A dual write in doubt stays so, and is completed when Kafka is back: repeat this call"
+        of_recovery = f"{said}. A dual write in doubt stays so until recover(), or a pool's background, completes it"
         of_refused = (
             f"neither side was changed: {said}. Repeat the block later; the writer resumes by itself when Kafka is back"
         )

@@ -271,6 +271,7 @@ _ADVICE: Final[dict[str, str]] = {
     "init_transactions() or, for a dual write, with ": "",
     f"repeat {Call.INIT_TRANSACTIONS.value}": _REPEAT,
     f"repeat {Call.PREPARE_TRANSACTION.value}": _REPEAT,
+    "repeat the call": _REPEAT,
 }
 """The remedies for the user of a block, in place of those for a producer."""
 

@@ -17,7 +17,7 @@ from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import SETTLE_MS, DualWriteCoordinator
-from dualwrite.recipes.core.dual_write import Resolution
+from dualwrite.recipes.core.dual_write import Resolution, say_of_block
 from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transactional_id_of
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
@@ -192,6 +192,7 @@ class PoolMaintenance:
         if self._needs_slots and not self._has_swept and self._has_time_left():
             errors += (await self._sweep())[1]
         for failure in errors:
+            say_of_block(failure, repeat="the next owner of the id completes it")
             _log.warning(
                 "pool %s: a last attempt before the end, at what is in doubt or was left by a dead process, failed: %s",
                 self._prefix,
