@@ -6,7 +6,6 @@ Every method may be called from any thread.
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,10 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
-from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
-from dualwrite.broker_emulator.cluster.node import Node
+from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.operations import Operations, clear
-from dualwrite.broker_emulator.cluster.periodic_work import ConfiguredTimers, LogMaintenance
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults.registry import Faults
 from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot, snapshot
@@ -26,21 +23,18 @@ from dualwrite.broker_emulator.log.reading import visible_records
 from dualwrite.broker_emulator.log.record import Record
 from dualwrite.broker_emulator.monkey_patches import assert_unpatched
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
-from dualwrite.broker_emulator.net.markers import send_marker_with_faults
 from dualwrite.broker_emulator.pause_points import Match, PausePoint
 from dualwrite.broker_emulator.quotas.client_quotas import CLIENT_ID, IP, USER, entity
+from dualwrite.broker_emulator.running_cluster import RunningCluster
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
 from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
-from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
 if TYPE_CHECKING:
-    from dualwrite.broker_emulator.control.server import ControlServer
     from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
-    from dualwrite.broker_emulator.schema_registry.server import SchemaRegistryServer
 
 _START_TIMEOUT_S = 600.0  # enough to recover a large data directory
 _STOP_TIMEOUT_S = 120.0
@@ -93,20 +87,16 @@ class Emulator:
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._control_address = None if control is None else _address("control", control)
-        self._control: ControlServer | None = None
         self.control_url = ""
         """The URL of control over HTTP, such as http://127.0.0.1:8080; empty if it is off."""
         self._registry_address = None if schema_registry is None else _address("schema_registry", schema_registry)
-        self._registry: SchemaRegistryServer | None = None
         self.schema_registry_url = ""
         """The URL of the schema registry, such as http://127.0.0.1:8081; empty if it is off."""
-        self._storage: Storage | None = None
-        self._is_recovered = False
+        self._run: RunningCluster | None = None
         self.cluster: Cluster
         """Exists from `start` on. Use it only in the emulator's loop (`call_in_loop`)."""
         self.operations: Operations
         """The operations behind the methods of this class, for the emulator's loop; exists from `start` on."""
-        self._timers: ConfiguredTimers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -122,7 +112,7 @@ class Emulator:
             raise RuntimeError("the emulator is already running")
         assert_unpatched()
         self._loop = _new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="broker-emulator", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="broker-emulator", daemon=True)
         self._thread.start()
         try:
             self._await(self._start(), _START_TIMEOUT_S)
@@ -154,124 +144,21 @@ class Emulator:
     ) -> None:
         self.stop()
 
-    def _run_loop(self) -> None:
-        assert self._loop is not None
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
     async def _start(self) -> None:
-        self._storage = _open_storage(self._data_dir, self.config)
-        cluster = self.cluster = Cluster(self.config, self.clock, self.faults, self._storage)
-        self.operations = Operations(cluster)
-        for node_id in range(self.config.node_id, self.config.node_id + self._node_count):
-            self._listeners.reserve(node_id)
-            await self._add_node(node_id)
-        cluster.restore_topics()
-        self._is_recovered = True
-        self.operations.add_acls(self._acls)
-        for name, password in self._scram_users.items():
-            cluster.scram_users.set_password(name, password)
-        cluster.create_internal_topics()
-        for name in [name for name in self._topics if name not in cluster.topics]:
-            cluster.create_topic(name, self._topics[name])
-        for topic in cluster.topics.values():
-            for partition in topic.partitions:
-                cluster.nodes[partition.leader_id].lead(partition)
+        run = self._run = RunningCluster(self.config, self.clock, self.faults, self._listeners, self._data_dir)
+        self.cluster, self.operations = run.cluster, run.operations
+        await run.start(self._node_count, self._topics, self._acls, self._scram_users)
         self.bootstrap_servers = self.bootstrap()
-        self._begin_maintenance(cluster, self._storage)
-        for node in cluster.nodes.values():
-            await self._serve(node)  # last: clients must not see an incomplete cluster
         if self._control_address is not None:
-            self._control, self.control_url = await self._open_control(*self._control_address)
+            self.control_url = await run.open_control(*self._control_address)
         if self._registry_address is not None:
-            self._registry, self.schema_registry_url = await self._open_registry(*self._registry_address)
-
-    async def _open_control(self, host: str, port: int) -> tuple[ControlServer, str]:
-        # imported only if enabled: it may be missing, and takes time to load
-        from dualwrite.broker_emulator.control.endpoint import ControlledEmulator
-        from dualwrite.broker_emulator.control.server import ControlServer
-
-        controlled = ControlledEmulator(self.cluster, self.operations, self.bootstrap_servers, self._start_node)
-        server = ControlServer(controlled, self._own_names(host))
-        await server.start(host.strip("[]"), port)
-        return server, f"http://{host}:{server.port}"
-
-    async def _open_registry(self, host: str, port: int) -> tuple[SchemaRegistryServer, str]:
-        from dualwrite.broker_emulator.schema_registry.server import SchemaRegistryServer
-        from dualwrite.broker_emulator.schema_registry.service import RegistryService
-
-        service = RegistryService(self.cluster)
-        await service.start()
-        server = SchemaRegistryServer(service, self._own_names(host))
-        await server.start(host.strip("[]"), port)
-        return server, f"http://{host}:{server.port}"
-
-    def _own_names(self, host: str) -> set[str]:
-        """Return the names known to lead to a port on `host`."""
-        advertised = ",".join(self.bootstrap(name) for name in self.listeners).split(",")
-        return {host, socket.gethostname(), *(address.rpartition(":")[0] for address in advertised)}
-
-    def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
-        """Start the periodic work of the whole cluster."""
-        logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
-        timers = self._timers = ConfiguredTimers(cluster)
-        timers.every("producer_id_expiration_check_interval_ms", logs.expire_producers)
-        timers.every("log_retention_check_interval_ms", logs.delete_old_segments)
-        timers.every("log_cleaner_backoff_ms", logs.compact)
-        if self._data_dir is not None:
-            timers.every("log_flush_interval_ms", storage.begin_flush)
-
-    async def _add_node(self, node_id: int) -> Node:
-        node = Node(node_id, self.cluster, self._listeners.endpoints(node_id), send_marker_with_faults)
-        node.servers = await self._listeners.listen(node)
-        self.cluster.nodes[node_id] = node
-        return node
-
-    async def _serve(self, node: ClusterNode) -> None:
-        """Accept connections, and start the periodic work of the node."""
-        config, every, transactions = self.config, self.clock.call_every, node.transactions
-        node.timers += (
-            every(
-                config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-                transactions.abort_timed_out,
-            ),
-            every(
-                config.transaction_remove_expired_transaction_cleanup_interval_ms,
-                transactions.expire_transactional_ids,
-            ),
-            every(config.offsets_retention_check_interval_ms, node.groups.expire),
-        )
-        for server in node.servers:
-            await server.start_serving()
+            self.schema_registry_url = await run.open_registry(*self._registry_address)
 
     async def _stop(self) -> None:
-        storage, self._storage = self._storage, None
-        if storage is None:  # opening it failed
-            return
-        if self._control is not None:
-            self._control.close()
-            self._control, self.control_url = None, ""
-        if self._registry is not None:
-            self._registry.close()
-            self._registry, self.schema_registry_url = None, ""
-        if self._timers is not None:
-            self._timers.cancel()
-            self._timers = None
-        for node in self.cluster.nodes.values():
-            node.end()
-            await node.transactions.shutdown()
-        self._listeners.release()
-        await _cancel_other_tasks()
-        await self._close_logs(storage)
-
-    async def _close_logs(self, storage: Storage) -> None:
-        is_complete = False
-        try:
-            for partition in self.cluster.partitions():
-                partition.log.close()
-            is_complete = self._is_recovered
-        finally:
-            await storage.close(is_complete=is_complete)
+        run, self._run = self._run, None
+        self.control_url = self.schema_registry_url = ""
+        if run is not None:  # else opening the storage failed
+            await run.stop()
 
     @property
     def listeners(self) -> list[str]:
@@ -341,16 +228,7 @@ class Emulator:
 
     def start_node(self, node_id: int) -> None:
         """Restart a node on its old port. It leads partitions without a leader. Raises ValueError if it is running."""
-        self._await(self._start_node(node_id))
-
-    async def _start_node(self, node_id: int) -> None:
-        if self.operations.node(node_id).is_alive:
-            raise ValueError(f"node {node_id} is already running")
-        node = await self._add_node(node_id)
-        changes = self.cluster.changes
-        async with changes:
-            await changes.make(self.cluster.elections.adoption(node))
-        await self._serve(node)
+        self._await(self._running.start_node(node_id))
 
     @property
     def living_nodes(self) -> list[int]:
@@ -412,7 +290,7 @@ class Emulator:
         members stay, because clients may still use them. Raises TimeoutError if a transaction does not end.
         """
         self.faults.clear()
-        self._await(clear(self.cluster, self._start_node))
+        self._await(clear(self.cluster, self._running.start_node))
 
     # clients
 
@@ -516,6 +394,12 @@ class Emulator:
     # threads
 
     @property
+    def _running(self) -> RunningCluster:
+        if self._run is None:
+            raise RuntimeError("the emulator is not running")
+        return self._run
+
+    @property
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             raise RuntimeError("the emulator is not running")
@@ -558,19 +442,3 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def _open_storage(data_dir: Path | None, config: BrokerConfig) -> Storage:
-    if data_dir is None:
-        return MemoryOnly(config.memory_limit_bytes)
-    # slow to import, and available on POSIX systems only
-    from dualwrite.broker_emulator.storage.data_directory import DataDirectory
-
-    return DataDirectory.open(data_dir, fsync=config.fsync, loop=asyncio.get_running_loop())
-
-
-async def _cancel_other_tasks() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

@@ -46,6 +46,7 @@ def cluster_of(emulator: Emulator) -> Cluster:
 
 def control_server_of(emulator: Emulator) -> ControlServer:
     """Return the server of the control port, which must be open."""
-    server = emulator._control
-    assert server is not None
-    return server
+    run = emulator._run
+    assert run is not None
+    assert run.control is not None
+    return run.control
