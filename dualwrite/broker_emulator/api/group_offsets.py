@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
-from dualwrite.broker_emulator.groups.offsets import GroupOffsets
+from dualwrite.broker_emulator.groups.offsets import GroupOffsets, delete_offsets_error
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, Steps, at_once, in_slices
@@ -68,7 +68,7 @@ def _offsets(call: NodeCall, group_id: str) -> _Found:
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
     shard = call.node.groups.shard(group_id)
-    return shard if isinstance(shard, ErrorCode) else shard.offsets.of_group(group_id)
+    return shard if isinstance(shard, ErrorCode) else shard.offsets.table.of_group(group_id)
 
 
 def _offsets_for_member(call: NodeCall, group: Any) -> _Found:
@@ -77,7 +77,7 @@ def _offsets_for_member(call: NodeCall, group: Any) -> _Found:
     shard = call.node.groups.shard(group.group_id)
     if isinstance(found, ErrorCode) or isinstance(shard, ErrorCode) or call.version < _MEMBER_VERSION:
         return found
-    error = shard.fetch_error(group.group_id, group.member_id, group.member_epoch)
+    error = shard.offsets.fetch_error(group.group_id, group.member_id, group.member_epoch)
     return found if error is ErrorCode.none else error
 
 
@@ -200,11 +200,11 @@ async def handle_offset_delete(call: NodeCall) -> Any:
     group_id = call.request.group_id
     call.require(AclOperation.DELETE, ResourceType.GROUP, group_id)
     shard = group_shard(call, group_id)
-    error = shard.delete_offsets_error(group_id)
+    error = delete_offsets_error(shard.groups.get(group_id))
     if error is not ErrorCode.none:
         return await call.refused(error)
     errors = await _errors(call, shard)
-    error = shard.delete_offsets(group_id, [name for name, error in errors.items() if error is ErrorCode.none])
+    error = shard.offsets.delete(group_id, [name for name, error in errors.items() if error is ErrorCode.none])
     return await call.made(_response, call, error, {} if error is not ErrorCode.none else errors)
 
 

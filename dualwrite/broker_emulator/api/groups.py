@@ -301,7 +301,9 @@ async def handle_delete_groups(call: NodeCall) -> Any:
 async def _delete(call: NodeCall, group_id: str) -> ErrorCode:
     call.require(AclOperation.DELETE, ResourceType.GROUP, group_id)
     shard = group_shard(call, group_id, allow_empty_id=True)
-    return await shard.share.delete_group(group_id) if group_id in shard.share.groups else shard.delete_group(group_id)
+    if shard.has_share_group(group_id):
+        return await shard.share.delete_group(group_id)
+    return shard.offsets.delete_group(group_id)
 
 
 def _deleted(call: NodeCall, errors: Mapping[str, ErrorCode]) -> Any:

@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.error_codes import NO_ERROR, RefusedError
 from dualwrite.broker_emulator.groups.offsets import Committer
 from dualwrite.broker_emulator.groups.records import CommittedOffset
-from dualwrite.broker_emulator.groups.shard import TransactionOfOffsets
+from dualwrite.broker_emulator.groups.shard_offsets import TransactionOfOffsets
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace
@@ -153,7 +153,7 @@ async def _commit_offsets(call: NodeCall, offsets: OffsetsToCommit) -> ErrorCode
     committer = Committer(
         request.member_id, getattr(request, "group_instance_id", None), request.generation_id_or_member_epoch
     )
-    error = await shard.commit(request.group_id, committer, offsets.valid, version=call.version)
+    error = await shard.offsets.commit(request.group_id, committer, offsets.valid, version=call.version)
     says_unknown = call.version >= _UNKNOWN_GROUP_VERSION and call.cluster.config.behaviours.unknown_group_has_own_error
     if error is ErrorCode.group_id_not_found and not says_unknown:
         return ErrorCode.illegal_generation
@@ -216,13 +216,13 @@ async def _commit_in_transaction(call: NodeCall, offsets: OffsetsToCommit) -> Er
     request = call.request
     shard = group_shard(call, request.group_id)
     if not call.cluster.config.behaviours.groups_begin_with_a_commit:
-        shard.ensure_group(request.group_id)
+        shard.offsets.ensure_group(request.group_id)
     guard, error = await _verify(call, shard.partition)
     if error is not NO_ERROR:
         return error
     shard = group_shard(call, request.group_id)  # it may have been lost while the transaction was verified
     transaction = TransactionOfOffsets(request.producer_id, request.producer_epoch, guard)
-    error = await shard.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
+    error = await shard.offsets.commit_in_transaction(request.group_id, _committer(request), offsets.valid, transaction)
     is_unknown_to_client = error in _OWN_ERRORS and call.version < _OWN_ERRORS_VERSION
     return ErrorCode.illegal_generation if is_unknown_to_client else error
 

@@ -320,6 +320,6 @@ async def _delete_idle_groups(cluster: Cluster) -> None:
     for node in cluster.living_nodes:
         for shard in node.groups.shards():
             for group_id in list(shard.groups):
-                shard.delete_group(group_id)
+                shard.offsets.delete_group(group_id)
             for group_id in list(shard.share.groups):
                 await shard.share.delete_group(group_id)

@@ -6,7 +6,8 @@ Start with `coordinator.py`, which finds the shard of a group; a shard (`shard.p
 `share` for KIP-932's.
 `replay.py` rebuilds all of it from the records (`records.py`, `consumer/records.py`).
 
-Only the shells (coordinator, shard, `consumer/service.py`, `share/service.py`) do I/O and read a clock.
+Only the shells (coordinator, shard, `shard_offsets.py`, `consumer/service.py`, `share/service.py`) do I/O and read a
+clock.
 
 Imports of its neighbours: `configs`, `log`, `share`, `topics`.
 """

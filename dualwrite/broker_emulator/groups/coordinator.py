@@ -90,12 +90,12 @@ class GroupCoordinator:
         """Commit or drop the pending offsets of a producer id whose marker was written to partition `index`."""
         shard = self._shards.get(index)
         if shard is not None:
-            shard.offsets.complete_transaction(producer_id, commit=commit)
+            shard.offsets.table.complete_transaction(producer_id, commit=commit)
 
     def expire(self) -> None:
         """Remove offsets and groups whose retention is over; called periodically."""
         for shard in self.shards():
-            shard.expire()
+            shard.offsets.expire()
 
     def forget_topics(self, topics: Collection[str]) -> Steps[None]:
         """Remove the offsets of all groups in deleted topics."""

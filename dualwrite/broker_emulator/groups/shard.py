@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -21,7 +20,6 @@ from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
-from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, GroupState
 from dualwrite.broker_emulator.groups.member_requests import (
     GroupDecision,
@@ -33,29 +31,16 @@ from dualwrite.broker_emulator.groups.member_requests import (
     WaitingRequests,
     send_responses,
 )
-from dualwrite.broker_emulator.groups.offsets import (
-    MEMBER_EPOCH_VERSION,
-    Committer,
-    classic_commit_error,
-    consumer_commit_error,
-    consumer_fetch_error,
-    delete_group_error,
-    delete_offsets_error,
-    is_expired,
-    is_kept_alive_by_commit,
-)
 from dualwrite.broker_emulator.groups.rebalance import GroupSettings, Rebalance
-from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from dualwrite.broker_emulator.groups.replay import ReplayedGroups
+from dualwrite.broker_emulator.groups.shard_offsets import Records, ShardOffsets, TransactionOfOffsets
 from dualwrite.broker_emulator.groups.share.service import ShareGroups
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin
 from dualwrite.broker_emulator.log.reading import replay
 from dualwrite.broker_emulator.log.record_batch import build_batch
 from dualwrite.broker_emulator.log.results import APPEND_ERRORS
-from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.slices import Steps
 from dualwrite.broker_emulator.topics.replication import wait_until_replicated
-from dualwrite.broker_emulator.topics.topics import TopicPartition
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.log.record import Record
@@ -64,20 +49,6 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.topics.topics import Partition
 
 logger = logging.getLogger(__name__)
-
-_Records = Sequence[tuple[bytes, bytes | None]]
-_MS_PER_MINUTE = 60_000
-_MOST_REMOVED = 2000
-"""The number of offsets that one batch of tombstones removes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionOfOffsets:
-    """The transaction in which offsets are committed."""
-
-    producer_id: int
-    producer_epoch: int
-    guard: VerificationGuard | None
 
 
 class GroupShard:
@@ -91,10 +62,7 @@ class GroupShard:
         config = cluster.config
         self._logs_unused_groups = config.behaviours.unused_groups_are_logged
         """Whether a group without a generation so far has a record; the coordinator before KIP-848's wrote none."""
-        self._has_tombstones_of_pending = config.behaviours.pending_offsets_have_tombstones
-        self._keeps_unused_groups = config.behaviours.groups_outlast_their_offsets
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
-        self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
         self._joining: WaitingRequests[JoinResponse] = WaitingRequests()
         self._syncing: WaitingRequests[SyncResponse] = WaitingRequests()
         self._timers: dict[str, tuple[int, Timer]] = {}
@@ -109,7 +77,8 @@ class GroupShard:
                 replayed.apply(header, record)
 
         replay(partition.log, apply)
-        self.groups, self.offsets = replayed.groups, replayed.offsets
+        self.groups = replayed.groups
+        self.offsets = ShardOffsets(self, cluster, replayed.offsets)
         self.share.loaded()
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup):
@@ -137,10 +106,6 @@ class GroupShard:
         send_responses([(future, SyncResponse(error)) for _, future in self._syncing.take_all()])
         classic = (group for group in self.groups.values() if isinstance(group, Group))
         self.groups = {group.group_id: group.to(GroupState.DEAD, self._now_ms) for group in classic}
-
-    def has_other_group(self, group_id: str) -> bool:
-        """Return whether a group other than a share group has this id."""
-        return group_id in self.groups
 
     def has_share_group(self, group_id: str) -> bool:
         """Return whether a share group has this id."""
@@ -300,174 +265,19 @@ class GroupShard:
         elif group is not None:
             self._carry_out(membership.tick(group, self._now_ms, self._settings))
 
-    # offsets
-
-    async def commit(
-        self,
-        group_id: str,
-        committer: Committer,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        *,
-        version: int = MEMBER_EPOCH_VERSION,
-    ) -> ErrorCode:
-        """Commit offsets by OffsetCommit of `version`. An unknown group is created."""
-        group = self.groups.get(group_id)
-        error = self._commit_error(group_id, committer, offsets, transactional=False, version=version)
-        if error is ErrorCode.none and not offsets:  # all of them were refused, which also creates the group
-            self.ensure_group(group_id)
-        if error is not ErrorCode.none or not offsets:
-            return error
-        if isinstance(group, Group) and is_kept_alive_by_commit(group, committer):
-            self.keep(membership.sign_of_life(group, committer.member_id, self._now_ms))
-        base_offset, error = self.append(_offset_records(group_id, offsets))
-        if error is ErrorCode.none and not self.is_replicated:
-            error = await self.replicated()
-        if error is ErrorCode.none:
-            self.ensure_group(group_id)
-            for delta, (name, value) in enumerate(offsets.items()):
-                self.offsets.commit(OffsetKey(group_id, *name), value, log_offset=base_offset + delta)
-        return error
-
-    async def commit_in_transaction(
-        self,
-        group_id: str,
-        committer: Committer,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        transaction: TransactionOfOffsets,
-    ) -> ErrorCode:
-        """Make offsets pending under the transaction's producer id. An unknown group is created."""
-        error = self._commit_error(group_id, committer, offsets, transactional=True, version=0)
-        if error is ErrorCode.none and not offsets:
-            self.ensure_group(group_id)
-        if error is not ErrorCode.none or not offsets:
-            return error
-        if transaction.producer_epoch < 0:  # not verified, as open for every epoch: Kafka fails to build the batch
-            return ErrorCode.unknown_server_error
-        base_offset, error = self.append(_offset_records(group_id, offsets), transaction)
-        if error is not ErrorCode.none:
-            return error
-        # Pending from now on, replicated or not: a request for stable offsets must not get the older offset.
-        self.ensure_group(group_id)
-        for delta, (name, value) in enumerate(offsets.items()):
-            key = OffsetKey(group_id, *name)
-            self.offsets.commit_pending(transaction.producer_id, key, value, log_offset=base_offset + delta)
-        return ErrorCode.none if self.is_replicated else await self.replicated()
-
-    def _commit_error(
-        self,
-        group_id: str,
-        committer: Committer,
-        offsets: Iterable[TopicPartition],
-        *,
-        transactional: bool,
-        version: int,
-    ) -> ErrorCode:
-        group = self.groups.get(group_id)
-        if group_id in self.share.groups:
-            return ErrorCode.group_id_not_found
-        if not isinstance(group, ConsumerGroup):
-            return classic_commit_error(group, committer, transactional=transactional)
-        topics = self._cluster.topics
-        names = [TopicIdPartition(topics[name.topic].topic_id, name.partition) for name in offsets]
-        return consumer_commit_error(group, committer, names, transactional=transactional, version=version)
-
-    def fetch_error(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Check the membership that an OffsetFetch claims; classic groups return offsets to any client."""
-        group = self.groups.get(group_id)
-        return (
-            consumer_fetch_error(group, member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.none
-        )
-
-    def ensure_group(self, group_id: str) -> None:
-        """Create an empty group unless the id exists."""
-        if group_id not in self.groups:
-            self.groups[group_id] = Group(group_id=group_id, state_timestamp_ms=self._now_ms)
-
     # removal
-
-    def delete_group(self, group_id: str) -> ErrorCode:
-        """Delete a group and all its offsets (DeleteGroups)."""
-        group = self.groups.get(group_id)
-        error = delete_group_error(group)
-        if error is ErrorCode.none and group is not None:
-            keys = [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id)]
-            error = self._remove(keys, [group])
-        return error
-
-    def delete_offsets_error(self, group_id: str) -> ErrorCode:
-        """Check that offsets of the group can be deleted (OffsetDelete)."""
-        return delete_offsets_error(self.groups.get(group_id))
-
-    def delete_offsets(self, group_id: str, names: Iterable[TopicPartition]) -> ErrorCode:
-        """Delete some offsets of a group; offsets that do not exist are ignored."""
-        deleted = set(names)
-        known = dict.fromkeys(self.offsets.partitions(group_id))
-        keys = [OffsetKey(group_id, *name) for name in known if name in deleted]
-        goes = not self._keeps_unused_groups and bool(deleted) and self._is_unused(group_id, without=deleted)
-        return self._remove(keys, [self.groups[group_id]] if goes else [])
 
     def forget_topics(self, topics: Collection[str]) -> Steps[None]:
         """Delete the offsets and the share state of all groups in deleted topics."""
         if self.share.groups:
             self.start(self.share.forget_topics(frozenset(topics)))
-        keys: list[OffsetKey] = []
-        for group_id in list(self.offsets.groups()):
-            keys += [OffsetKey(group_id, *name) for name in self.offsets.partitions(group_id) if name.topic in topics]
-            yield
-        for begin in range(0, len(keys), _MOST_REMOVED):
-            self._remove(keys[begin : begin + _MOST_REMOVED], [])
-            yield
-        if not self._keeps_unused_groups:
-            self._remove([], [group for name, group in self.groups.items() if self._is_unused(name)])
+        yield from self.offsets.forget_topics(topics)
 
-    def expire(self) -> None:
-        """Delete offsets whose retention is over, and empty groups without offsets and open transactions."""
-        keys: list[OffsetKey] = []
-        emptied: list[AnyGroup] = []
-        for group_id, group in self.groups.items():
-            committed = self.offsets.all_committed(group_id)
-            expired = {name for name, offset in committed.items() if self._is_expired(group, name, offset)}
-            keys += [OffsetKey(group_id, *name) for name in committed if name in expired]
-            is_expected = self._keeps_unused_groups and isinstance(group, Group) and bool(group.pending_members)
-            if self._is_unused(group_id, without=expired) and not is_expected:
-                emptied.append(group)
-        self._remove(keys, emptied)
-
-    def _is_unused(self, group_id: str, *, without: Collection[TopicPartition] = ()) -> bool:
-        """Return whether a group has no members, no offsets but these, and no transaction with offsets of it."""
-        has_others = any(name not in without for name in self.offsets.all_committed(group_id))
-        return not has_others and not self.offsets.has_transaction(group_id) and self.groups[group_id].is_empty
-
-    def _is_expired(self, group: AnyGroup, name: TopicPartition, offset: CommittedOffset) -> bool:
-        if self.offsets.is_unstable(group.group_id, name):
-            return False
-        return is_expired(group, name.topic, offset, self._now_ms, self._retention_ms)
-
-    def _remove(self, keys: Sequence[OffsetKey], groups: Sequence[AnyGroup]) -> ErrorCode:
-        """Write tombstones for offsets and groups, and remove them."""
-        records: list[tuple[bytes, bytes | None]] = [(encode_offset_key(key), None) for key in self._in_the_log(keys)]
-        for group in groups:
-            if self._logs_unused_groups or not isinstance(group, Group) or group.generation:
-                records += records_between(group, None)
-        base_offset, error = self.append(records) if records else (-1, ErrorCode.none)
-        if error is ErrorCode.none:
-            for delta, key in enumerate(keys):
-                self.offsets.commit(key, None, log_offset=base_offset + delta)
-            for group in groups:
-                self._forget_group(group)
-        return error
-
-    def _in_the_log(self, keys: Sequence[OffsetKey]) -> Sequence[OffsetKey]:
-        """Return the offsets whose removal is written."""
-        if self._has_tombstones_of_pending:
-            return keys
-        return [key for key in keys if self.offsets.committed(key.group_id, TopicPartition(*key[1:])) is not None]
-
-    def _forget_group(self, group: AnyGroup) -> None:
+    def forget(self, group: AnyGroup) -> None:
+        """Drop a group whose tombstone is written."""
         if isinstance(group, Group):
             group.to(GroupState.DEAD, self._now_ms)  # the result is dropped; this checks the transition
         del self.groups[group.group_id]
-        self.offsets.forget_transactions(group.group_id)
         _, timer = self._timers.pop(group.group_id, (0, None))
         if timer is not None:
             timer.cancel()
@@ -477,7 +287,7 @@ class GroupShard:
     def _append_group(self, group: Group) -> ErrorCode:
         return self.append(records_between(group, group))[1]
 
-    def append(self, records: _Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
+    def append(self, records: Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
         """Append one batch; return its first offset, and the error for the client."""
         now_ms = self._now_ms
         batch = build_batch(
@@ -505,9 +315,3 @@ class GroupShard:
         """Wait until everything appended so far is replicated; return the error for the client."""
         error = await wait_until_replicated(self.partition, self.partition.log.log_end_offset, self._leader_epoch)
         return APPEND_ERRORS.get(error, error)
-
-
-def _offset_records(group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> _Records:
-    return [
-        (encode_offset_key(OffsetKey(group_id, *name)), encode_offset_value(value)) for name, value in offsets.items()
-    ]

@@ -229,7 +229,7 @@ class Brokers:
         assert coordinator is not None, "no node leads __consumer_offsets"
         shard = coordinator.groups.shard(group)
         assert isinstance(shard, GroupShard), shard
-        committed = shard.offsets.committed(group, TopicPartition(TOPIC, 0))
+        committed = shard.offsets.table.committed(group, TopicPartition(TOPIC, 0))
         return None if committed is None else committed.offset
 
     def data_partitions(self) -> Iterator[Partition]:

@@ -210,19 +210,19 @@ async def offsets(controlled: ControlledEmulator, path: GroupPath) -> OffsetList
     shard = None if node is None else node.groups.shard(path.group)
     if not isinstance(shard, GroupShard) or path.group not in shard.groups:
         raise _unknown(controlled, path.group)
-    names = sorted(set(shard.offsets.partitions(path.group)))
+    names = sorted(set(shard.offsets.table.partitions(path.group)))
     return OffsetList(offsets=tuple(_offset(shard, path.group, name) for name in names))
 
 
 def _offset(shard: GroupShard, group: str, name: TopicPartition) -> OffsetView:
-    committed = shard.offsets.committed(group, name)
+    committed = shard.offsets.table.committed(group, name)
     return OffsetView(
         topic=name.topic,
         partition=name.partition,
         offset=None if committed is None else committed.offset,
         leader_epoch=None if committed is None or committed.leader_epoch < 0 else committed.leader_epoch,
         metadata=None if committed is None else committed.metadata,
-        is_pending=shard.offsets.is_unstable(group, name),
+        is_pending=shard.offsets.table.is_unstable(group, name),
     )
 
 

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.error_codes import RefusedError
-from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, HeartbeatResponse
+from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, AnyGroup, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, ClusterTopics, LogOfShard, Turns
 from dualwrite.broker_emulator.groups.share import membership
 from dualwrite.broker_emulator.groups.share.group import ShareGroup, StateTopic
@@ -56,8 +56,8 @@ _MANY = 1000
 class Shard(LogOfShard, Protocol):
     """The shard that the groups belong to (`groups.shard.GroupShard`), as far as share groups need it."""
 
-    def has_other_group(self, group_id: str) -> bool:
-        """Return whether there is a group of another type with this id."""
+    groups: dict[str, AnyGroup]
+    """The groups of other types."""
 
 
 class AlteredOffset(NamedTuple):
@@ -134,7 +134,7 @@ class ShareGroups:
             (after, answer), records = await asyncio.to_thread(_with_records, before, decide)
             if not self._shard.is_open:
                 raise RefusedError(ErrorCode.not_coordinator, "This is not the correct coordinator.")
-            if self.groups.get(group_id) is before and not self._shard.has_other_group(group_id):
+            if self.groups.get(group_id) is before and group_id not in self._shard.groups:
                 await self._store(before, after, records)
                 return answer
         after, answer = prepare()()
@@ -160,7 +160,7 @@ class ShareGroups:
         """Return a share group. Raises RefusedError (69) if there is none."""
         group = self.groups.get(group_id)
         if group is None:
-            is_other = self._shard.has_other_group(group_id)
+            is_other = group_id in self._shard.groups
             message = f"Group {group_id} is not a share group." if is_other else f"Group {group_id} not found."
             raise RefusedError(ErrorCode.group_id_not_found, message)
         return group
@@ -169,7 +169,7 @@ class ShareGroups:
         group = self.groups.get(group_id)
         if group is not None:
             return group
-        if self._shard.has_other_group(group_id):
+        if group_id in self._shard.groups:
             raise RefusedError(ErrorCode.group_id_not_found, f"Group {group_id} is not a share group.")
         if not joins:
             raise RefusedError(ErrorCode.group_id_not_found, f"Share group {group_id} not found.")
