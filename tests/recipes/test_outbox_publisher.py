@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import CloseBefore, Error, Fault
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
-from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
+from dualwrite.errors import DatabaseWentBackError, DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
+from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.asyncpg import driver as asyncpg_driver
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -34,6 +35,7 @@ from dualwrite.recipes.sqlalchemy import own_statements
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.outbox_worker import AtPointOf, is_publisher
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
+from tests.producer.tiers import TIERS
 from tests.recipes.away import kafka_away
 from tests.recipes.outboxes import (
     Open,
@@ -44,6 +46,7 @@ from tests.recipes.outboxes import (
     outbox_pool,
     pool_prefix,
     scenario,
+    scenario_of,
     settings_for,
     waiting,
 )
@@ -51,7 +54,7 @@ from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, put, write
 from tests.recipes.test_outbox_lost_commits import execute, locked_row, lose_commit, outbox_writes
 from tests.support.calls import Calls
 from tests.support.conditions import until
-from tests.support.databases import event_bodies
+from tests.support.databases import PostgresDatabase, event_bodies, state_row
 from tests.support.narrowing import current
 
 __all__ = ["forgetful", "open_style", "scenario"]  # fixtures
@@ -254,6 +257,27 @@ def test_the_status_shows_the_error_of_publishing_although_blocks_succeed(scenar
         pool.recover()
         assert pool.status.last_background_error is None
         assert_published(scenario, 1, 2)
+
+
+def test_a_row_from_a_backup_is_reported_once_and_tried_seldom(
+    postgres: PostgresDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Emulator(config=TIERS[Tier.STORED_PAIR]) as emulator:
+        scenario = scenario_of(postgres, emulator)
+        with outbox_pool(scenario) as pool:
+            write(pool, scenario, 1)
+            assert_published(scenario, 1)
+            backup = state_row(postgres, scenario.transactional_id)
+            write(pool, scenario, 2)
+            assert_published(scenario, 1, 2)
+        execute(scenario, "UPDATE kafka_transaction_state SET prepared_transaction_state = :backup", backup=backup)
+        with outbox_pool(scenario) as pool:
+            write(pool, scenario, 3)
+            for _ in range(2):
+                with pytest.raises(DatabaseWentBackError):
+                    pool.recover()
+            assert pool.status.background_failures_total == 0
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
 
 
 # ---- the publisher --------------------------------------------------------------------------------------------------
