@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
 
 import django
 import pytest
@@ -496,10 +495,10 @@ def test_callbacks_of_a_block_that_could_not_commit_never_run(store: Database, e
 
 
 @contextmanager
-def losing(store: Database, emulator: Emulator, lose: Callable[[], None], **dualwrite: Any) -> Iterator[Shop]:
+def losing(store: Database, emulator: Emulator, lose: Callable[[], None]) -> Iterator[Shop]:
     """Open a shop that loses the commit of its next block."""
     strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose)
-    with shop_on(store, emulator, pause=strike, dualwrite=dualwrite) as shop:
+    with shop_on(store, emulator, pause=strike) as shop:
         shop.pool.recover()  # the background sweeps at its start: it commits nothing after this
         yield shop
 
@@ -605,6 +604,7 @@ def test_a_loss_at_the_end_of_no_autocommit_is_an_error(mysql_shop: Shop) -> Non
     assert mysql_shop.written() == ["1"]
 
 
+@pytest.mark.usefixtures("asks_twice")
 @pytest.mark.parametrize("applied", [True, False])
 def test_outcome_unknown_reaches_the_caller(store: Database, emulator: Emulator, applied: bool) -> None:
     """`atomic()` would connect again, and the error of that would hide the outcome."""
@@ -615,7 +615,7 @@ def test_outcome_unknown_reaches_the_caller(store: Database, emulator: Emulator,
         store.lose_commit(applied=applied)
         store.refuse_new_connections()
 
-    with losing(store, emulator, lose_commit_and_database, resolve_timeout_ms=200) as shop:
+    with losing(store, emulator, lose_commit_and_database) as shop:
         with pytest.raises(OutcomeUnknown) as raised, shop.atomic():
             write = shop.put(1)
             shop.on_commit(lambda: ran.append(1))

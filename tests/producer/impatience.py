@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.producer import Producer
 from tests.support.conditions import until
+
+E = TypeVar("E", bound=Exception)
 
 
 @contextmanager
@@ -25,12 +27,15 @@ def impatient(producer: Producer | AsyncProducer, max_block_ms: int) -> Iterator
         producer.max_block_ms = patient
 
 
-def until_said(words: str, error: type[Exception], call: Callable[[], Any]) -> None:
-    """Repeat a call until its error has `words`: on a busy machine, its time may be up before it meets the cause."""
+def until_said(words: str, error: type[E], call: Callable[[], Any]) -> E:
+    """Return the error of a call, repeated until it has `words`: a busy machine may not meet the cause in time."""
+    seen: list[E] = []
 
     def is_said() -> bool:
         with pytest.raises(error) as raised:
             call()
+        seen.append(raised.value)
         return re.search(words, str(raised.value)) is not None
 
     until(is_said)
+    return seen[-1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 
@@ -163,28 +165,38 @@ def test_no_broker_can_be_reached() -> None:
     assert (TopicStore(log).unreachable(away.value) or "").startswith("the topic of the commit store cannot be reached")
 
 
-def test_a_decision_that_no_leader_acknowledges_in_time(cluster: Emulator, topic: str) -> None:
+@contextmanager
+def appending_in_vain(cluster: Emulator, log: KafkaLog) -> Iterator[None]:
+    """Lose every response to an appended record, which is waited for briefly."""
+    append = log.append
+
+    def append_impatiently(value: bytes) -> int:
+        with mock.patch.object(log._log, "_timeout_s", 1.0):
+            return append(value)
+
+    lost = cluster.faults.add(Fault(api="Produce", action=DropReply(), count=None))
+    with mock.patch.object(log, "append", append_impatiently):
+        yield
+    lost.remove()
+
+
+def test_a_decision_that_no_leader_acknowledges_in_time(cluster: Emulator, log: KafkaLog) -> None:
     """The record was appended each time; the next process counts it once."""
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
-    log = KafkaLog(settings, topic, timeout_ms=1_000, unreachable_timeout_ms=10_000)
     store = TopicStore(log)
-    store.create()
     generation = store.plan(SINK, query_id=QUERY, on_new_checkpoint=FAIL).generation
     lease = store.lease(SINK, generation, TaskIdentity(QUERY, 0, 0, 0, "h"))
     assert lease is not None
     store.mark_prepared(lease.attempt_id, Prepared(STATE, "m"), records=1)
     decision = Decision(SINK, QUERY, 0, generation, (lease.attempt_id,), 1, 0, False, "d")
-    lost = cluster.faults.add(Fault(api="Produce", action=DropReply(), count=None))
-    with pytest.raises(DecisionUnknownError):
-        store.decide(decision, FAIL)
-    with pytest.raises(store.errors):
-        store.resolve(decision)
-    lost.remove()
+    with appending_in_vain(cluster, log):
+        with pytest.raises(DecisionUnknownError):
+            store.decide(decision, FAIL)
+        with pytest.raises(store.errors):
+            store.resolve(decision)
     resolved = store.resolve(decision)
     assert resolved is not None
-    other = TopicStore(kafka_log(cluster.bootstrap_servers, topic))
+    other = TopicStore(kafka_log(cluster.bootstrap_servers, log.name))
     assert [row.batch_id for row in other.batches(SINK)] == [0]
-    log.close()
 
 
 # ---- opening -------------------------------------------------------------------------------------------------
