@@ -26,8 +26,6 @@ from tests.emulator.api.raw_client import RawClient, milliseconds, plain_batch, 
 from tests.emulator.control.client import Client
 from tests.support.conditions import until
 
-EVERY_TOPIC = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:

@@ -244,24 +244,20 @@ def test_a_database_from_before_the_first_dual_write(site: Site) -> None:
     assert_refused(site, "has committed a later transaction")
 
 
+@pytest.mark.parametrize(
+    ("leave", "found"),
+    [(aborted, Outcome.NOTHING), (Site.decided, Outcome.ROLLED_BACK)],
+    ids=["an aborted one", "one in doubt"],
+)
 @by_stored_pair
-def test_a_row_from_before_an_aborted_dual_write(site: Site) -> None:
+def test_a_row_from_before_a_dual_write_that_kafka_does_not_have(
+    site: Site, leave: Callable[[Site], object], found: Outcome
+) -> None:
     """Neither side has it."""
     site.write("before")
     row = row_of(site)
-    aborted(site)
+    leave(site)
     restore(site, row, "decided")
-    assert site.recover() is Outcome.NOTHING
-    site.write("later")
-    site.assert_agreed("before", "later")
-
-
-@by_stored_pair
-def test_a_row_from_before_a_dual_write_in_doubt(site: Site) -> None:
-    site.write("before")
-    row = row_of(site)
-    site.decided()
-    restore(site, row, "decided")
-    assert site.recover() is Outcome.ROLLED_BACK
+    assert site.recover() is found
     site.write("later")
     site.assert_agreed("before", "later")

@@ -22,7 +22,6 @@ from dualwrite.broker_emulator.transactions.transitions import Transition
 MAX = 32767
 TXN = "txn-1"
 T0 = TopicPartition("t", 0)
-T1 = TopicPartition("t", 1)
 KIP = CoordinatorRules()
 
 
