@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
 from dualwrite.broker_emulator.cluster.cluster import Cluster
+from dualwrite.broker_emulator.cluster.features import TRANSACTION_VERSION
 from dualwrite.broker_emulator.cluster.operations import Operations, clear
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults.registry import Faults
@@ -309,7 +310,7 @@ class Emulator:
         support.
         """
         cluster = self.cluster
-        self.call_in_loop(lambda: cluster.changes.make_at_once(cluster.finalize_features(level)))
+        self.call_in_loop(lambda: cluster.changes.make_at_once(cluster.finalize_features({TRANSACTION_VERSION: level})))
 
     def set_next_producer_epoch(self, producer_epoch: int, *, transactional_id: str | None = None) -> None:
         """Make the next InitProducerId of an id return this epoch (1 to 32766), stored in Kafka's way.

@@ -32,7 +32,7 @@ from tests.recipes.test_repair_evidence import ALLOWED
 from tests.recovery.world import service
 from tests.support.conditions import until
 from tests.support.databases import Database
-from tests.support.topics import read_log, read_topic
+from tests.support.topics import delete_topic, read_log, read_topic
 
 __all__ = ["open_style", "scenario"]  # fixtures
 
@@ -69,7 +69,7 @@ CAUSES: Final = {
         "MESSAGE_SIZE_TOO_LARGE",
     ),
     "missing": Cause(
-        lambda emulator: emulator.call_in_loop(lambda: emulator.cluster.delete_topic(REFUSING)),
+        lambda emulator: delete_topic(emulator, REFUSING),
         lambda emulator: emulator.create_topic(REFUSING, 1),
         "UNKNOWN_TOPIC_OR_PARTITION",
         IMPATIENT,

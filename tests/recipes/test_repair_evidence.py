@@ -36,6 +36,7 @@ from tests.recipes.test_repair import every_tier, first, site, store, tier
 from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
+from tests.support.topics import delete_topic
 
 __all__ = ["site", "store", "tier"]  # fixtures
 
@@ -245,7 +246,7 @@ def test_a_topic_that_was_created_anew(site: Site, is_aborted: bool, is_used: bo
 def test_a_topic_that_was_deleted(site: Site) -> None:
     site.decided()
     let_end(site, Way.OPERATOR)
-    site.emulator.call_in_loop(lambda: site.emulator.cluster.delete_topic("orders"))
+    delete_topic(site.emulator, "orders")
     with site.writer() as writer, pytest.raises(PreparedTransactionLost):
         writer.recover()
     (found,) = site.serviced().found

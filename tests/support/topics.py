@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import kafka
@@ -21,14 +22,19 @@ class Read(NamedTuple):
     value: str
 
 
+def delete_topic(emulator: Emulator, topic: str, *, and_then: Callable[[], None] = lambda: None) -> None:
+    """Delete a topic, and do something else, at once."""
+
+    def at_once() -> None:
+        emulator.cluster.changes.make_at_once(emulator.cluster.topic_deletion(topic))
+        and_then()
+
+    emulator.call_in_loop(at_once)
+
+
 def create_anew(emulator: Emulator, topic: str, partitions: int) -> None:
     """Delete a topic and create it again, at once: a client's Metadata request in between would create it, too."""
-
-    def replace() -> None:
-        emulator.cluster.delete_topic(topic)
-        emulator.operations.create_topic(topic, partitions, {})
-
-    emulator.call_in_loop(replace)
+    delete_topic(emulator, topic, and_then=lambda: emulator.operations.create_topic(topic, partitions, {}))
 
 
 def read_topic(bootstrap_servers: str, topic: str, *, isolation_level: str = "read_committed") -> list[tuple[str, str]]:

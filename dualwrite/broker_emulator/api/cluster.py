@@ -13,9 +13,6 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
 from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 from dualwrite.broker_emulator.cluster.features import (
-    GROUP_VERSION,
-    SHARE_VERSION,
-    TRANSACTION_VERSION,
     UpgradeType,
     finalized_level,
     level_problem,
@@ -259,11 +256,8 @@ async def handle_update_features(call: NodeCall) -> Any:
     if accepted and not getattr(call.request, "validate_only", False):
         levels = {update.feature: update.max_version_level for update in updates if update.feature in accepted}
         try:
-            steps = call.cluster.finalize_features(
-                levels.get(TRANSACTION_VERSION), levels.get(GROUP_VERSION), levels.get(SHARE_VERSION)
-            )
             async with call.cluster.changes:
-                await call.cluster.changes.make(steps)
+                await call.cluster.changes.make(call.cluster.finalize_features(levels))
         except StorageError as problem:
             return _features_response(call, (), ErrorCode.kafka_storage_error, str(problem))
     return await call.made(_features_response, call, tuple(zip(updates, reasons, strict=True)), ErrorCode.none, None)

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from dualwrite.broker_emulator.clock import Clock, Timer
 from dualwrite.broker_emulator.cluster.changes import Changes
 from dualwrite.broker_emulator.cluster.elections import Elections, elect, wake
-from dualwrite.broker_emulator.cluster.features import (
-    GROUP_VERSION,
-    SHARE_VERSION,
-    TRANSACTION_VERSION,
-    as_finalized,
-    is_supported,
-)
+from dualwrite.broker_emulator.cluster.features import as_finalized, unsupported, updated
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.configs.alteration import ALL_BROKERS, AlteredConfigs, ConfigResource
 from dualwrite.broker_emulator.configs.effective import broker_log_config, group_values, with_topic_configs
@@ -210,17 +204,12 @@ class Cluster:
 
     def restore_topics(self) -> None:
         """Create the stored topics, each partition with a new leader epoch. Raises StorageError."""
-        stored_levels = (
-            (TRANSACTION_VERSION, self._features.transaction_version),
-            (GROUP_VERSION, self._features.group_version),
-            (SHARE_VERSION, self._features.share_version),
-        )
-        for feature, level in stored_levels:
-            if level is not None and not is_supported(feature, level, self.config):
-                raise StorageError(
-                    f"the data directory was last used with {feature} {level}, which {self.config.profile} "
-                    "does not support: start it with the profile that it was used with"
-                )
+        problem = unsupported(self._features, self.config)
+        if problem is not None:
+            raise StorageError(
+                f"the data directory was last used with {problem}, which {self.config.profile} "
+                "does not support: start it with the profile that it was used with"
+            )
         for stored in self.storage.topics():
             configs: Mapping[str, str | None] = stored.configs
             if self.altered_configs.was_altered(ConfigResource.TOPIC, stored.name):
@@ -418,10 +407,6 @@ class Cluster:
             )
             yield
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic in one piece; see `topic_deletion`."""
-        self.changes.make_at_once(self.topic_deletion(name))
-
     def topic_deletion(self, name: str) -> Steps[None]:
         """Delete a topic, its data, and the offsets that groups have committed for it.
 
@@ -480,27 +465,15 @@ class Cluster:
 
     # features
 
-    def finalize_features(
-        self,
-        transaction_version: int | None = None,
-        group_version: int | None = None,
-        share_version: int | None = None,
-    ) -> Steps[None]:
-        """Set the finalized levels of features (None: unchanged); every update increments the features' epoch.
+    def finalize_features(self, levels: Mapping[str, int]) -> Steps[None]:
+        """Set the finalized levels of features; every update increments the features' epoch.
 
         Raises ValueError for a level that the profile does not support, StorageError if it cannot be stored.
         """
-        features = self._features._replace(epoch=self._features.epoch + 1)
-        if transaction_version is not None:
-            features = features._replace(transaction_version=transaction_version)
-        if group_version is not None:
-            features = features._replace(group_version=group_version)
-        if share_version is not None:
-            features = features._replace(share_version=share_version)
-        levels = {TRANSACTION_VERSION: transaction_version, GROUP_VERSION: group_version, SHARE_VERSION: share_version}
-        for feature, level in levels.items():
-            if level is not None and not is_supported(feature, level, self.config):
-                raise ValueError(f"{self.config.profile} does not support {feature} {level}")
+        features = updated(self._features, levels)
+        problem = unsupported(features, self.config)
+        if problem is not None:
+            raise ValueError(f"{self.config.profile} does not support {problem}")
         self.storage.features_finalized(features)
         self._features = features
         yield from self._application_of_configs()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
+from typing import Any
 
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.storage.storage import FinalizedFeatures
@@ -37,7 +38,7 @@ def finalized_level(feature: str, config: BrokerConfig) -> int:
     """Return the finalized level of a feature in a cluster with `config`; 0 for an unknown feature."""
     if supported_levels(feature, config) is None:
         return 0
-    level: int = getattr(config, feature.replace(".", "_"))
+    level: int = getattr(config, _field(feature))
     return level
 
 
@@ -63,13 +64,28 @@ def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: r
 
 def as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerConfig:
     """Return the settings with the levels set by updates of the features."""
-    if features.transaction_version is not None:
-        config = replace(config, transaction_version=features.transaction_version)
-    if features.share_version is not None:
-        config = replace(config, share_version=features.share_version)
-    return config if features.group_version is None else replace(config, group_version=features.group_version)
+    levels: dict[str, Any] = {_field(feature): level for feature, level in _levels(features)}
+    return replace(config, **levels) if levels else config
 
 
-def is_supported(feature: str, level: int, config: BrokerConfig) -> bool:
-    """Return whether a broker with `config` supports the level; level 0 is supported even for an unknown feature."""
-    return level in (supported_levels(feature, config) or range(1))
+def updated(features: FinalizedFeatures, levels: Mapping[str, int]) -> FinalizedFeatures:
+    """Return the features with these levels; every update increments the epoch."""
+    known = {_field(feature): level for feature, level in levels.items() if feature in NEWEST_LEVELS}
+    return features._replace(epoch=features.epoch + 1, **known)
+
+
+def unsupported(features: FinalizedFeatures, config: BrokerConfig) -> str | None:
+    """Return a feature and its level that a broker with `config` does not support, or None. Level 0 is supported."""
+    for feature, level in _levels(features):
+        if level not in (supported_levels(feature, config) or range(1)):
+            return f"{feature} {level}"
+    return None
+
+
+def _levels(features: FinalizedFeatures) -> list[tuple[str, int]]:
+    levels = ((feature, getattr(features, _field(feature))) for feature in NEWEST_LEVELS)
+    return [(feature, level) for feature, level in levels if level is not None]
+
+
+def _field(feature: str) -> str:
+    return feature.replace(".", "_")

@@ -14,6 +14,7 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from tests.emulator.api.raw_client import RawClient, milliseconds
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.emulator.inside import cluster_of, run_in_loop
+from tests.support.topics import delete_topic
 
 MANY = 2_000
 NAMED = 8_000
@@ -140,7 +141,7 @@ def test_a_deleted_topic_is_freed_without_a_collection(emulator: Emulator) -> No
     gc.disable()
     try:
         log = run_in_loop(emulator, lambda: weakref.ref(cluster_of(emulator).topics["freed"].partitions[1].log))
-        run_in_loop(emulator, lambda: cluster_of(emulator).delete_topic("freed"))
+        delete_topic(emulator, "freed")
         assert run_in_loop(emulator, log) is None
     finally:
         gc.enable()

@@ -94,9 +94,8 @@ async def finalize(controlled: ControlledEmulator, path: FeaturePath, body: NewL
         )
     with as_conflict():
         cluster = controlled.cluster
-        steps = cluster.finalize_features(**{path.feature.replace(".", "_"): body.level})
         async with cluster.changes:
-            await cluster.changes.make(steps)
+            await cluster.changes.make(cluster.finalize_features({path.feature: body.level}))
     return _feature_view(controlled, path.feature)
 
 
