@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups import membership
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 from dualwrite.broker_emulator.groups.consumer.records import records_between
 from dualwrite.broker_emulator.groups.consumer.service import ConsumerGroups
+from dualwrite.broker_emulator.groups.deadlines import Deadlines
 from dualwrite.broker_emulator.groups.group import UNKNOWN_MEMBER_ID, Group, GroupState
 from dualwrite.broker_emulator.groups.member_requests import (
     GroupDecision,
@@ -65,7 +65,7 @@ class GroupShard:
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
         self._joining: WaitingRequests[JoinResponse] = WaitingRequests()
         self._syncing: WaitingRequests[SyncResponse] = WaitingRequests()
-        self._timers: dict[str, tuple[int, Timer]] = {}
+        self.deadlines = Deadlines(cluster.clock, self._tick)
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_open = True
         self.consumer = ConsumerGroups(self, cluster)
@@ -94,9 +94,7 @@ class GroupShard:
         """Cancel all timers."""
         self.is_open = False
         self.share.halt()
-        for _, timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self.deadlines.cancel()
 
     def close(self) -> None:
         """End the shard, as the node no longer leads the partition: waiting requests get NOT_COORDINATOR."""
@@ -232,31 +230,8 @@ class GroupShard:
     def keep(self, group: AnyGroup) -> None:
         """Keep a group's new state in memory and set a timer for its next deadline."""
         self.groups[group.group_id] = group
-        due_ms = group.next_deadline_ms
-        armed = self._timers.get(group.group_id)
-        if due_ms is None or (armed is not None and armed[0] <= due_ms):
-            return  # an early timer finds nothing due and is set again
-        if armed is not None:
-            armed[1].cancel()
-            del self._timers[group.group_id]
-        delay_ms = due_ms - self._now_ms
-        if delay_ms <= 0:
+        if self.deadlines.has_passed(group.group_id, group.next_deadline_ms):
             self._tick(group.group_id)
-        else:
-            timer = self._cluster.clock.call_later(delay_ms, lambda: self._timer_fired(group.group_id))
-            self._timers[group.group_id] = (due_ms, timer)
-
-    def _timer_fired(self, group_id: str) -> None:
-        del self._timers[group_id]
-        self._tick(group_id)
-
-    def tick_later(self, group_id: str, delay_ms: int) -> None:
-        """Check a group's deadlines again after `delay_ms`, but not earlier."""
-        _, armed = self._timers.pop(group_id, (0, None))
-        if armed is not None:
-            armed.cancel()
-        timer = self._cluster.clock.call_later(delay_ms, lambda: self._timer_fired(group_id))
-        self._timers[group_id] = (self._now_ms + delay_ms, timer)
 
     def _tick(self, group_id: str) -> None:
         group = self.groups.get(group_id)
@@ -278,9 +253,7 @@ class GroupShard:
         if isinstance(group, Group):
             group.to(GroupState.DEAD, self._now_ms)  # the result is dropped; this checks the transition
         del self.groups[group.group_id]
-        _, timer = self._timers.pop(group.group_id, (0, None))
-        if timer is not None:
-            timer.cancel()
+        self.deadlines.forget(group.group_id)
 
     # the log
 

@@ -42,6 +42,7 @@ from dualwrite.broker_emulator.groups.consumer.migration import Downgrade, Outco
 from dualwrite.broker_emulator.groups.consumer.records import KeyValue, records_between
 from dualwrite.broker_emulator.groups.consumer.regular_expressions import resolve, resolved
 from dualwrite.broker_emulator.groups.consumer.topics import FixedTopics, KnownTopic
+from dualwrite.broker_emulator.groups.deadlines import Deadlines
 from dualwrite.broker_emulator.groups.group import Group
 from dualwrite.broker_emulator.groups.member_requests import (
     JoinRequest,
@@ -131,15 +132,13 @@ class Shard(LogOfShard, Protocol):
     """The same shard, as far as consumer groups need it."""
 
     groups: dict[str, AnyGroup]
+    deadlines: Deadlines
 
     def has_share_group(self, group_id: str) -> bool:
         """Return whether a share group has this id."""
 
     def keep(self, group: AnyGroup) -> None:
         """Keep a group's new state in memory and set a timer for its next deadline."""
-
-    def tick_later(self, group_id: str, delay_ms: int) -> None:
-        """Check a group's deadlines again after `delay_ms`, but not earlier."""
 
     def fail_waiting(self, group: Group, error: ErrorCode) -> None:
         """Send an error to the waiting requests of a group that is no longer classic."""
@@ -285,7 +284,7 @@ class ConsumerGroups:
         error = self._store(group, outcome)
         if error is not ErrorCode.none:
             logger.warning("late members of group %r not removed: %s", group.group_id, error.name)
-            self._shard.tick_later(group.group_id, RETRY_MS)
+            self._shard.deadlines.set(group.group_id, RETRY_MS)
 
     # storing
 

@@ -17,11 +17,11 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.clock import Timer
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, AnyGroup, HeartbeatResponse
-from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, ClusterTopics, LogOfShard, Turns
+from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, RETRY_MS, ClusterTopics, LogOfShard, Turns
+from dualwrite.broker_emulator.groups.deadlines import Deadlines
 from dualwrite.broker_emulator.groups.share import membership
 from dualwrite.broker_emulator.groups.share.group import ShareGroup, StateTopic
 from dualwrite.broker_emulator.groups.share.membership import (
@@ -46,8 +46,8 @@ T = TypeVar("T")
 Decide: TypeAlias = Callable[[], tuple[ShareGroup, T]]
 """Returns the new group, and the other result of the decision. It may run in a thread."""
 
-_RETRY_MS = 500
-"""Delay before a retry when the records of timed-out sessions could not be appended."""
+_SOON_MS = 1
+"""Delay of the timer of a deadline that has passed."""
 
 _MANY = 1000
 """The number of topics and partitions of a group beyond which a decision runs in a thread."""
@@ -77,7 +77,7 @@ class ShareGroups:
         self._cluster = cluster
         self._topics = ClusterTopics(cluster)
         self._turns = Turns()
-        self._timers: dict[str, tuple[int, Timer]] = {}
+        self._deadlines = Deadlines(cluster.clock, self._tick)
         self._initializing: set[str] = set()
         self._altering: Counter[str] = Counter()
 
@@ -95,9 +95,7 @@ class ShareGroups:
 
     def halt(self) -> None:
         """Cancel all timers."""
-        for _, timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self._deadlines.cancel()
 
     # members
 
@@ -327,29 +325,16 @@ class ShareGroups:
     def _keep(self, group: ShareGroup) -> None:
         """Keep a group's new state in memory and set a timer for its next deadline."""
         self.groups[group.group_id] = group
-        due_ms = group.next_deadline_ms
-        armed = self._timers.get(group.group_id)
-        if due_ms is None or (armed is not None and armed[0] <= due_ms):
-            return  # an early timer finds nothing due and is set again
-        self._arm(group.group_id, due_ms)
-
-    def _arm(self, group_id: str, due_ms: int) -> None:
-        armed = self._timers.pop(group_id, None)
-        if armed is not None:
-            armed[1].cancel()
-        delay_ms = max(due_ms - self._cluster.clock.now_ms(), 1)
-        timer = self._cluster.clock.call_later(delay_ms, lambda: self._tick(group_id))
-        self._timers[group_id] = (due_ms, timer)
+        if self._deadlines.has_passed(group.group_id, group.next_deadline_ms):
+            self._deadlines.set(group.group_id, _SOON_MS)
 
     def _tick(self, group_id: str) -> None:
-        self._timers.pop(group_id, None)
         group = self.groups.get(group_id)
         if group is None or not self._shard.is_open:
             return
-        now_ms = self._cluster.clock.now_ms()
-        after = membership.tick(group, now_ms)
+        after = membership.tick(group, self._cluster.clock.now_ms())
         if self._append(group, after) is not ErrorCode.none:
-            self._arm(group_id, now_ms + _RETRY_MS)
+            self._deadlines.set(group_id, RETRY_MS)
 
     # storing
 
@@ -375,9 +360,7 @@ class ShareGroups:
             self._keep(after)
         elif before is not None:
             self.groups.pop(before.group_id, None)
-            _, timer = self._timers.pop(before.group_id, (0, None))
-            if timer is not None:
-                timer.cancel()
+            self._deadlines.forget(before.group_id)
         return ErrorCode.none
 
 
