@@ -118,27 +118,27 @@ class AsyncTransactionAdmin:
         pattern = None if transactional_id_pattern is None else exact(transactional_id_pattern)
         ids = IdFilter(pattern, matcher(pattern)) if pattern else None
         filters = Filters(_states(states), tuple(producer_ids), running_longer_than_ms, ids)
-        return await self._calls().list_transactions(filters, self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).list_transactions(filters)
 
     async def transactions_of_prefix(
         self, prefix: str, *, timeout_ms: int | None = None
     ) -> tuple[TransactionListing, ...]:
         """List the transactional ids that begin with `prefix`, with brokers of every version."""
         ids = IdFilter(pattern_of_prefix(exact(prefix)), lambda transactional_id: transactional_id.startswith(prefix))
-        return await self._calls().list_transactions(Filters(ids=ids), self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).list_transactions(Filters(ids=ids))
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription | None]:
         """Describe transactional ids, as their coordinators know them; None for an id that they do not know."""
         ids = _several("transactional ids", transactional_ids)
-        return await self._calls().describe_transactions(ids, self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_transactions(ids)
 
     async def describe_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
     ) -> TransactionDescription:
         """Describe one transactional id. Raises `TransactionalIdNotFoundError`."""
-        return await self._calls().describe_transaction(exact(transactional_id), self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_transaction(exact(transactional_id))
 
     async def describe_producers(
         self,
@@ -149,7 +149,7 @@ class AsyncTransactionAdmin:
     ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
         """Describe the producers that partitions remember, at their leaders or at the replica of `broker_id`."""
         partitions = [_partition(partition) for partition in _several("partitions", topic_partitions)]
-        return await self._calls().describe_producers(partitions, broker_id, self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_producers(partitions, broker_id)
 
     async def find_hanging(
         self,
@@ -178,7 +178,7 @@ class AsyncTransactionAdmin:
         search = HangingSearch(
             None if topic is None else exact(topic), partition, broker_id, max_transaction_timeout_ms
         )
-        return await self._calls().find_hanging(search, self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).find_hanging(search)
 
     # ---- ending ---------------------------------------------------------------------------------------------
 
@@ -202,24 +202,14 @@ class AsyncTransactionAdmin:
         Raises `AdminError` if no transaction starts at that offset, or if the producer epoch (INVALID_PRODUCER_EPOCH)
         or the coordinator epoch (TRANSACTION_COORDINATOR_FENCED) is too old.
         """
-        ends, partition, deadline_s = self._ends(), _partition(topic_partition), self._deadline_s(timeout_ms)
+        ends, partition = self._ends(timeout_ms), _partition(topic_partition)
         if start_offset is not None and producer_id is producer_epoch is coordinator_epoch is None:
-            await ends.abort_at(partition, start_offset, deadline_s)
-        elif start_offset is None and None not in (producer_id, producer_epoch, coordinator_epoch):
-            assert producer_id is not None
-            assert producer_epoch is not None
-            assert coordinator_epoch is not None
-            await ends.abort_by_ids(
-                partition,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                coordinator_epoch=coordinator_epoch,
-                deadline_s=deadline_s,
-            )
-        else:
+            return await ends.abort_at(partition, start_offset)
+        if start_offset is not None or producer_id is None or producer_epoch is None or coordinator_epoch is None:
             raise ValueError(
                 "abort_transaction() takes start_offset, or producer_id, producer_epoch and coordinator_epoch together"
             )
+        return await ends.abort_by_ids(partition, producer_id, producer_epoch, coordinator_epoch)
 
     async def commit_transaction(
         self, topic_partition: TopicPartition, prepared_state: PreparedTxnState, *, timeout_ms: int | None = None
@@ -232,8 +222,7 @@ class AsyncTransactionAdmin:
 
         Raises `AdminError` if that transaction is not open on the partition, or if another one of its producer is.
         """
-        partition, deadline_s = _partition(topic_partition), self._deadline_s(timeout_ms)
-        await self._ends().commit_at(partition, prepared_state, deadline_s)
+        await self._ends(timeout_ms).commit_at(_partition(topic_partition), prepared_state)
 
     async def commit_prepared_transactions(
         self, prepared: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
@@ -246,7 +235,7 @@ class AsyncTransactionAdmin:
         may be committed, open, aborted, or have another owner. A producer that takes the id over finds out
         (`complete_transaction`).
         """
-        return await self._ends().end_by_pair(_by_exact_id(prepared), self._deadline_s(timeout_ms), commit=True)
+        return await self._ends(timeout_ms).end_by_pair(_by_exact_id(prepared), commit=True)
 
     async def abort_open_transactions(
         self, pairs: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
@@ -257,7 +246,7 @@ class AsyncTransactionAdmin:
         **If a database has committed, this loses the records.** Refused for ids that another producer has taken over,
         even if it kept the transaction (KIP-939); `force_terminate_transaction` aborts that.
         """
-        return await self._ends().end_by_pair(_by_exact_id(pairs), self._deadline_s(timeout_ms), commit=False)
+        return await self._ends(timeout_ms).end_by_pair(_by_exact_id(pairs), commit=False)
 
     async def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
@@ -273,29 +262,27 @@ class AsyncTransactionAdmin:
         After a `KafkaTimeoutError` it may or may not have taken effect, and the call may be repeated. Raises
         `TransactionalIdNotFoundError` for an id that no coordinator knows (InitProducerId would create it).
         """
-        return await self._ends().force_terminate(
-            exact(transactional_id), self._config.request_timeout_ms, self._deadline_s(timeout_ms)
-        )
+        return await self._ends(timeout_ms).force_terminate(exact(transactional_id), self._config.request_timeout_ms)
 
     async def overwrite_end(self, seen: TransactionDescription) -> None:
         """Make the coordinator forget how the last transaction of an id ended. For recoveries that have dealt with it.
 
         Refused if the id has been used since it was described as `seen`.
         """
-        await self._ends().overwrite_end(seen, self._config.request_timeout_ms, self._deadline_s(None))
+        await self._ends(None).overwrite_end(seen, self._config.request_timeout_ms)
 
     # ---- the cluster ----------------------------------------------------------------------------------------
 
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """Describe the living brokers, as one of them sees them."""
-        return await self._calls().describe_cluster(self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_cluster()
 
     async def describe_topic_ids(self, topics: Collection[str], *, timeout_ms: int | None = None) -> TopicIds:
         """Return the ids of topics by name, without topics that do not exist or may not be seen.
 
         Kafka before 2.8 has no topic ids.
         """
-        return await self._calls().describe_topic_ids(_several("topics", topics), self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_topic_ids(_several("topics", topics))
 
     async def describe_topics(
         self, topics: Collection[str], *, timeout_ms: int | None = None
@@ -305,15 +292,15 @@ class AsyncTransactionAdmin:
         A dual write whose transaction a broker aborts can be published again only where its topics can be read and
         keep their records.
         """
-        return await self._calls().describe_topics(_several("topics", topics), self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_topics(_several("topics", topics))
 
     async def creates_topics(self, *, timeout_ms: int | None = None) -> bool | None:
         """Return whether each broker lets producers create topics; None if this client may not query its settings."""
-        return await self._calls().creates_topics(self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).creates_topics()
 
     async def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """Describe API versions and feature levels, by broker id (KIP-35, KIP-584)."""
-        return await self._calls().describe_features(self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_features()
 
     async def describe_two_phase_commit(
         self, transactional_id: str = PROBED_ID, *, timeout_ms: int | None = None
@@ -323,14 +310,14 @@ class AsyncTransactionAdmin:
         Sends an InitProducerId that brokers have to refuse, for an id on which this client should have the rights of a
         producer: WRITE and TWO_PHASE_COMMIT.
         """
-        return await self._calls().describe_two_phase_commit(exact(transactional_id), self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).describe_two_phase_commit(exact(transactional_id))
 
     async def may_write_with(self, transactional_id: str, *, timeout_ms: int | None = None) -> bool:
         """Return whether this client is allowed WRITE on a transactional id. Changes nothing.
 
         Sends an InitProducerId that brokers have to refuse.
         """
-        return await self._calls().may_write_with(exact(transactional_id), self._deadline_s(timeout_ms))
+        return await self._calls(timeout_ms).may_write_with(exact(transactional_id))
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -360,14 +347,14 @@ class AsyncTransactionAdmin:
 
     # ---- inside ---------------------------------------------------------------------------------------------
 
-    def _calls(self) -> AdminCalls:
-        return AdminCalls(self._driver())
+    def _calls(self, timeout_ms: int | None) -> AdminCalls:
+        return AdminCalls(*self._until(timeout_ms))
 
-    def _ends(self) -> TransactionEnds:
-        return TransactionEnds(self._driver())
+    def _ends(self, timeout_ms: int | None) -> TransactionEnds:
+        return TransactionEnds(*self._until(timeout_ms))
 
-    def _driver(self) -> AdminDriver:
-        """Return the driver of a call; its connections belong to the loop of the first call."""
+    def _until(self, timeout_ms: int | None) -> tuple[AdminDriver, float]:
+        """Return the driver of a call, whose connections belong to the loop of the first one, and its deadline."""
         if self._closed:
             raise IllegalStateError("this admin client is closed; create a new one")
         assert_real_threads()
@@ -377,11 +364,8 @@ class AsyncTransactionAdmin:
         elif self._loop is not loop:
             raise IllegalStateError("this admin client belongs to another event loop; create a new one here")
         self._transport.retry_refused()
-        return AdminDriver(self._config, self._transport)
-
-    def _deadline_s(self, timeout_ms: int | None) -> float:
         limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        return asyncio.get_running_loop().time() + limit_ms / 1000
+        return AdminDriver(self._config, self._transport), loop.time() + limit_ms / 1000
 
 
 class TransactionAdmin:

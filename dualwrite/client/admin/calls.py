@@ -1,4 +1,4 @@
-"""The implementation of the admin calls, shared by threads and asyncio. `deadline_s` is by the loop's clock."""
+"""The implementation of the admin calls, shared by threads and asyncio."""
 
 from __future__ import annotations
 
@@ -54,25 +54,26 @@ class HangingSearch(NamedTuple):
 
 
 class AdminCalls:
-    """The admin calls on one driver."""
+    """Admin calls on a driver until a deadline, which is by the loop's clock."""
 
-    def __init__(self, driver: AdminDriver) -> None:
+    def __init__(self, driver: AdminDriver, deadline_s: float) -> None:
         self._driver = driver
+        self._deadline_s = deadline_s
 
-    async def list_transactions(self, filters: Filters, deadline_s: float) -> tuple[TransactionListing, ...]:
+    async def list_transactions(self, filters: Filters) -> tuple[TransactionListing, ...]:
         """List the transactional ids of all brokers."""
-        return await list_transactions(self._driver, filters, deadline_s)
+        return await list_transactions(self._driver, filters, self._deadline_s)
 
     async def describe_transactions(
-        self, transactional_ids: Collection[str], deadline_s: float
+        self, transactional_ids: Collection[str]
     ) -> dict[str, TransactionDescription | None]:
         """Describe ids by their coordinators; None for an id that they do not know."""
-        results = await self._descriptions(transactional_ids, deadline_s)
+        results = await self._descriptions(transactional_ids)
         return _whole(results, "described")
 
-    async def describe_transaction(self, transactional_id: str, deadline_s: float) -> TransactionDescription:
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """Describe one id. Raises `TransactionalIdNotFoundError` if it does not exist."""
-        found = single(await self._descriptions([transactional_id], deadline_s), transactional_id)
+        found = single(await self._descriptions([transactional_id]), transactional_id)
         if found is None:
             raise TransactionalIdNotFoundError(
                 f"no coordinator knows the transactional id {transactional_id!r}: it was never used, or it expired",
@@ -80,14 +81,12 @@ class AdminCalls:
             )
         return found
 
-    async def _descriptions(
-        self, transactional_ids: Collection[str], deadline_s: float
-    ) -> Results[str, TransactionDescription | None]:
+    async def _descriptions(self, transactional_ids: Collection[str]) -> Results[str, TransactionDescription | None]:
         results = await self._driver.fulfil(
             transactional_ids,
-            lambda ids: self._driver.coordinators(ids, deadline_s),
+            lambda ids: self._driver.coordinators(ids, self._deadline_s),
             codec.describe_transactions,
-            deadline_s=deadline_s,
+            deadline_s=self._deadline_s,
         )
         done: dict[str, TransactionDescription | None] = dict(results.done)
         failed = dict(results.failed)
@@ -98,112 +97,104 @@ class AdminCalls:
         return Results({key: done[key] for key in transactional_ids if key in done}, failed)
 
     async def describe_producers(
-        self, partitions: Collection[TopicPartition], broker_id: int | None, deadline_s: float
+        self, partitions: Collection[TopicPartition], broker_id: int | None
     ) -> dict[TopicPartition, Producers]:
         """Describe the producers of partitions, by their leaders or by one broker."""
-        return _whole(await self.producers(partitions, broker_id, deadline_s), "described")
+        return _whole(await self.producers(partitions, broker_id), "described")
 
     async def producers(
-        self, partitions: Collection[TopicPartition], broker_id: int | None, deadline_s: float
+        self, partitions: Collection[TopicPartition], broker_id: int | None
     ) -> Results[TopicPartition, Producers]:
         """Return the producers of each partition, or its error."""
 
         async def look_up(some: Sequence[TopicPartition]) -> Located[TopicPartition]:
             if broker_id is None:
-                return await self._driver.leaders(some, deadline_s)
-            await self._driver.metadata([], deadline_s)  # to learn that broker's address
+                return await self._driver.leaders(some, self._deadline_s)
+            await self._driver.metadata([], self._deadline_s)  # to learn that broker's address
             return Located(dict.fromkeys(some, broker_id), {}, {})
 
         return await self._driver.fulfil(
             partitions,
             look_up,
             lambda _, some: codec.describe_producers(some),
-            deadline_s=deadline_s,
+            deadline_s=self._deadline_s,
             final_codes=() if broker_id is None else (_NOT_LEADER,),
         )
 
-    async def describe_cluster(self, deadline_s: float) -> ClusterDescription:
+    async def describe_cluster(self) -> ClusterDescription:
         """Describe the cluster by any broker that responds."""
-        return (await self._driver.metadata([], deadline_s)).cluster
+        return (await self._driver.metadata([], self._deadline_s)).cluster
 
-    async def describe_topic_ids(self, topics: Collection[str], deadline_s: float) -> TopicIds:
+    async def describe_topic_ids(self, topics: Collection[str]) -> TopicIds:
         """Return the ids of topics by any broker that responds, without those that do not exist or may not be seen."""
-        response = await self._driver.metadata(list(topics), deadline_s)
+        response = await self._driver.metadata(list(topics), self._deadline_s)
         found = {name: topic.topic_id for name, topic in response.topics.items() if topic.error_code in _DESCRIBED}
         return TopicIds(response.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
 
-    async def describe_topics(self, topics: Collection[str], deadline_s: float) -> dict[str, TopicDescription]:
+    async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Describe this client's rights on topics, and how their logs are cleaned."""
-        return await describe_topics(self._driver, topics, deadline_s)
+        return await describe_topics(self._driver, topics, self._deadline_s)
 
-    async def creates_topics(self, deadline_s: float) -> bool | None:
+    async def creates_topics(self) -> bool | None:
         """Return whether each living broker lets producers create topics; None if this client may not query it."""
-        results = await self._of_each_broker(lambda broker_id, _: cluster_codec.creates_topics(broker_id), deadline_s)
+        results = await self._of_each_broker(lambda broker_id, _: cluster_codec.creates_topics(broker_id))
         if any(isinstance(error, AuthorizationError) for error in results.failed.values()):
             return None
         return all(_whole(results, "queried").values())
 
-    async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
+    async def describe_features(self) -> dict[int, BrokerFeatures]:
         """Describe the API versions and features of each living broker."""
-        return _whole(
-            await self._of_each_broker(lambda broker_id, _: cluster_codec.api_versions(broker_id), deadline_s),
-            "queried",
-        )
+        results = await self._of_each_broker(lambda broker_id, _: cluster_codec.api_versions(broker_id))
+        return _whole(results, "queried")
 
-    async def describe_two_phase_commit(self, transactional_id: str, deadline_s: float) -> dict[int, TwoPhaseCommit]:
+    async def describe_two_phase_commit(self, transactional_id: str) -> dict[int, TwoPhaseCommit]:
         """Describe the two-phase commit of each living broker, by its response to a request that it must refuse."""
-        results = await self._of_each_broker(
-            lambda broker_id, _: codec.two_phase_commit(transactional_id, broker_id), deadline_s
-        )
+        results = await self._of_each_broker(lambda broker_id, _: codec.two_phase_commit(transactional_id, broker_id))
         for broker_id, error in list(results.failed.items()):
             if isinstance(error, UnsupportedByBrokerError):
                 results.done[broker_id] = TwoPhaseCommit.NOT_OFFERED
                 del results.failed[broker_id]
         return _whole(results, "queried")
 
-    async def may_write_with(self, transactional_id: str, deadline_s: float) -> bool:
+    async def may_write_with(self, transactional_id: str) -> bool:
         """Return whether this client is allowed WRITE on an id, by the refusal of a request."""
 
         async def any_broker(ids: Sequence[str]) -> Located[str]:
             return Located(dict.fromkeys(ids, ANY_NODE), {}, {})
 
         results = await self._driver.fulfil(
-            [transactional_id], any_broker, lambda _, ids: codec.right_to_write(ids[0]), deadline_s=deadline_s
+            [transactional_id], any_broker, lambda _, ids: codec.right_to_write(ids[0]), deadline_s=self._deadline_s
         )
         return _whole(results, "queried")[transactional_id]
 
-    async def _of_each_broker(self, call_for: CallFor[int, V], deadline_s: float) -> Results[int, V]:
-        cluster = await self.describe_cluster(deadline_s)
+    async def _of_each_broker(self, call_for: CallFor[int, V]) -> Results[int, V]:
+        cluster = await self.describe_cluster()
 
         async def look_up(broker_ids: Sequence[int]) -> Located[int]:
-            return Located({broker_id: broker_id for broker_id in broker_ids}, {}, {})
+            return Located(dict(zip(broker_ids, broker_ids, strict=True)), {}, {})
 
         broker_ids = [broker.broker_id for broker in cluster.brokers]
-        return await self._driver.fulfil(broker_ids, look_up, call_for, deadline_s=deadline_s)
+        return await self._driver.fulfil(broker_ids, look_up, call_for, deadline_s=self._deadline_s)
 
     # ---- hanging transactions -------------------------------------------------------------------------------
 
-    async def find_hanging(self, search: HangingSearch, deadline_s: float) -> tuple[HangingTransaction, ...]:
+    async def find_hanging(self, search: HangingSearch) -> tuple[HangingTransaction, ...]:
         """Find hanging transactions, by the rules of `hanging_transactions`."""
-        partitions, failures = await self._partitions_of(search, deadline_s)
-        producers = await self.producers(partitions, search.broker_id, deadline_s)
+        partitions, failures = await self._partitions_of(search)
+        producers = await self.producers(partitions, search.broker_id)
         failures |= producers.failed
         now_ms = int(time.time() * 1000)
         candidates = hanging_transactions.candidates(
             producers.done, now_ms=now_ms, max_transaction_timeout_ms=search.max_transaction_timeout_ms
         )
-        ids, classified = await self._classify(candidates, failures, deadline_s)
-        again = await self.producers(
-            list(dict.fromkeys(transaction.topic_partition for transaction in classified.hanging)),
-            search.broker_id,
-            deadline_s,
-        )
+        ids, classified = await self._classify(candidates, failures)
+        suspected = list(dict.fromkeys(transaction.topic_partition for transaction in classified.hanging))
+        again = await self.producers(suspected, search.broker_id)
         failures |= again.failed
         for transaction in classified.undecided:
             partition = transaction.topic_partition
             failures.setdefault(
-                partition,
-                AdminError(f"open transactions on {name_of(partition)} could not be classified"),
+                partition, AdminError(f"open transactions on {name_of(partition)} could not be classified")
             )
         found = tuple(
             hanging_transactions.described(transaction, ids)
@@ -214,31 +205,29 @@ class AdminCalls:
         return found
 
     async def _classify(
-        self, candidates: list[hanging_transactions.OpenTransaction], failures: dict[Any, KafkaError], deadline_s: float
+        self, candidates: list[hanging_transactions.OpenTransaction], failures: dict[Any, KafkaError]
     ) -> tuple[dict[int, str], hanging_transactions.Classified]:
         if not candidates:
             return {}, hanging_transactions.Classified([], [])
         filters = Filters(producer_ids=tuple({transaction.producer.producer_id for transaction in candidates}))
         all_responded = True
         try:
-            listed = await self.list_transactions(filters, deadline_s)
+            listed = await self.list_transactions(filters)
         except IncompleteAnswerError as error:
             all_responded = False
             listed = error.partial
             failures |= error.failures
         ids = {row.producer_id: row.transactional_id for row in listed}
-        described = await self._descriptions(list(ids.values()), deadline_s)
+        described = await self._descriptions(list(ids.values()))
         failures |= described.failed
         return ids, hanging_transactions.classify(
             candidates, ids, described.done, all_coordinators_responded=all_responded
         )
 
-    async def _partitions_of(
-        self, search: HangingSearch, deadline_s: float
-    ) -> tuple[list[TopicPartition], dict[Any, KafkaError]]:
+    async def _partitions_of(self, search: HangingSearch) -> tuple[list[TopicPartition], dict[Any, KafkaError]]:
         if search.topic is not None and search.partition is not None:
             return [TopicPartition(search.topic, search.partition)], {}
-        metadata = await self._driver.metadata(None if search.topic is None else [search.topic], deadline_s)
+        metadata = await self._driver.metadata(None if search.topic is None else [search.topic], self._deadline_s)
         failures: dict[Any, KafkaError] = {
             name: failure(Api.METADATA, topic.error_code, name)
             for name, topic in metadata.topics.items()
@@ -253,12 +242,12 @@ class AdminCalls:
             if search.broker_id is None or search.broker_id in replicas
         ]
         if not partitions and search.broker_id is not None:
-            await self._check_broker(search.broker_id, deadline_s)
+            await self._check_broker(search.broker_id)
         return partitions, failures
 
-    async def _check_broker(self, broker_id: int, deadline_s: float) -> None:
+    async def _check_broker(self, broker_id: int) -> None:
         """Raise if the broker does not exist: finding nothing there would look as if nothing hung."""
-        living = [broker.broker_id for broker in (await self.describe_cluster(deadline_s)).brokers]
+        living = [broker.broker_id for broker in (await self.describe_cluster()).brokers]
         if broker_id not in living:
             raise AdminError(
                 f"broker {broker_id} has no replica of the partitions to search, and is not one of the living brokers "
