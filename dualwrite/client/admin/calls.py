@@ -20,15 +20,16 @@ from dualwrite.client.admin.results import (
     TransactionListing,
     TwoPhaseCommit,
 )
-from dualwrite.client.admin.topics import describe_topics
 from dualwrite.client.messages import ANY_NODE
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import (
     AdminError,
     Api,
+    AuthenticationError,
     AuthorizationError,
     IncompleteAnswerError,
     KafkaError,
+    KafkaTimeoutError,
     TransactionalIdNotFoundError,
     UnsupportedByBrokerError,
 )
@@ -132,8 +133,28 @@ class AdminCalls:
         return TopicIds(response.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
 
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """Describe this client's rights on topics, and how their logs are cleaned."""
-        return await describe_topics(self._driver, topics, self._deadline_s)
+        """Describe this client's rights on topics, and how their logs are cleaned. Creates no topic.
+
+        A missing right to describe the topic's settings is no error: the policy is unknown then.
+        """
+        names = list(dict.fromkeys(topics))
+        seen = (await self._driver.metadata(names, self._deadline_s, with_rights=True)).topics
+        readable = {name: seen[name].is_readable for name in names if name in seen and not seen[name].error_code}
+        settings = await self._of_any_broker(readable, lambda _, some: cluster_codec.describe_topic_settings(some))
+        for error in settings.failed.values():
+            if isinstance(error, KafkaTimeoutError | AuthenticationError):
+                raise error
+        unseen = {name: seen[name].error_code for name in names if name in seen and name not in readable}
+        return {
+            name: TopicDescription(
+                readable.get(name),
+                settings.done[name].cleanup_policy if name in settings.done else None,
+                failure(Api.METADATA, unseen[name], name) if name in unseen else settings.failed.get(name),
+                settings.done[name].most_age_ms if name in settings.done else None,
+                is_writable=seen[name].is_writable if name in readable else None,
+            )
+            for name in names
+        }
 
     async def creates_topics(self) -> bool | None:
         """Return whether each living broker lets producers create topics; None if this client may not query it."""
@@ -158,20 +179,20 @@ class AdminCalls:
 
     async def may_write_with(self, transactional_id: str) -> bool:
         """Return whether this client is allowed WRITE on an id, by the refusal of a request."""
-
-        async def any_broker(ids: Sequence[str]) -> Located[str]:
-            return Located(dict.fromkeys(ids, ANY_NODE), {}, {})
-
-        results = await self._driver.fulfil(
-            [transactional_id], any_broker, lambda _, ids: codec.right_to_write(ids[0]), deadline_s=self._deadline_s
-        )
+        results = await self._of_any_broker([transactional_id], lambda _, ids: codec.right_to_write(ids[0]))
         return _whole(results, "queried")[transactional_id]
+
+    async def _of_any_broker(self, keys: Collection[str], call_for: CallFor[str, V]) -> Results[str, V]:
+        async def look_up(some: Sequence[str]) -> Located[str]:
+            return Located(dict.fromkeys(some, ANY_NODE), {}, {})
+
+        return await self._driver.fulfil(keys, look_up, call_for, deadline_s=self._deadline_s)
 
     async def _of_each_broker(self, call_for: CallFor[int, V]) -> Results[int, V]:
         cluster = await self.describe_cluster()
 
         async def look_up(broker_ids: Sequence[int]) -> Located[int]:
-            return Located(dict(zip(broker_ids, broker_ids, strict=True)), {}, {})
+            return Located({broker_id: broker_id for broker_id in broker_ids}, {}, {})
 
         broker_ids = [broker.broker_id for broker in cluster.brokers]
         return await self._driver.fulfil(broker_ids, look_up, call_for, deadline_s=self._deadline_s)

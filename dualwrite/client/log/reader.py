@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
+from dualwrite.client.admin.calls import AdminCalls
 from dualwrite.client.admin.driver import (
     UNKNOWN_TOPIC,
     AdminDriver,
@@ -16,7 +17,6 @@ from dualwrite.client.admin.driver import (
     name_of,
 )
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.admin.topics import describe_topics
 from dualwrite.client.log import codec
 from dualwrite.client.log.codec import Fetched
 from dualwrite.client.log.repair_search import RepairSearch
@@ -176,7 +176,8 @@ class LogReader:
     async def describe_topics(self, topics: Collection[str], timeout_ms: int) -> dict[str, TopicDescription]:
         """Return whether topics can be read, and how their logs are cleaned; see the producer."""
         self._transport.retry_refused()
-        return await describe_topics(self._driver, topics, asyncio.get_running_loop().time() + timeout_ms / 1000)
+        calls = AdminCalls(self._driver, asyncio.get_running_loop().time() + timeout_ms / 1000)
+        return await calls.describe_topics(topics)
 
     # ---- searches -------------------------------------------------------------------------------------------
 
