@@ -23,13 +23,13 @@ from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSna
 from dualwrite.broker_emulator.log.reading import visible_records
 from dualwrite.broker_emulator.log.record import Record
 from dualwrite.broker_emulator.monkey_patches import assert_unpatched
-from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
+from dualwrite.broker_emulator.net.listeners import Listeners, address, listeners_of
 from dualwrite.broker_emulator.pause_points import Match, PausePoint
 from dualwrite.broker_emulator.quotas.client_quotas import CLIENT_ID, IP, USER, entity
 from dualwrite.broker_emulator.running_cluster import RunningCluster
 from dualwrite.broker_emulator.security.acl import ALL_ACLS, Acl, AclFilter
 from dualwrite.broker_emulator.security.authorizer import check_settings, with_access_control
-from dualwrite.broker_emulator.security.listener import MAX_PORT, Listener
+from dualwrite.broker_emulator.security.listener import Listener
 from dualwrite.broker_emulator.topics.topics import TopicPartition
 from dualwrite.broker_emulator.transactions.inspection import TransactionDescription
 
@@ -87,10 +87,10 @@ class Emulator:
         self._scram_users = dict(scram_users or {})
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
-        self._control_address = None if control is None else _address("control", control)
+        self._control_address = None if control is None else address("control", control)
         self.control_url = ""
         """The URL of control over HTTP, such as http://127.0.0.1:8080; empty if it is off."""
-        self._registry_address = None if schema_registry is None else _address("schema_registry", schema_registry)
+        self._registry_address = None if schema_registry is None else address("schema_registry", schema_registry)
         self.schema_registry_url = ""
         """The URL of the schema registry, such as http://127.0.0.1:8081; empty if it is off."""
         self._run: RunningCluster | None = None
@@ -428,13 +428,6 @@ def _visible(log: LogSnapshot, *, read_committed: bool) -> Iterator[Record]:
     return visible_records(
         log.batches, start_offset=log.log_start_offset, end_offset=end_offset, read_committed=read_committed
     )
-
-
-def _address(name: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        raise ValueError(f"{name} takes host:port, not {text!r}")
-    return host, int(port)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.api.groups import group_shard
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
-from dualwrite.broker_emulator.groups.offsets import GroupOffsets, delete_offsets_error
+from dualwrite.broker_emulator.groups.offsets import GroupOffsets, delete_offsets_error, fetch_error
 from dualwrite.broker_emulator.groups.shard import GroupShard
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace, Steps, at_once, in_slices
@@ -77,7 +77,7 @@ def _offsets_for_member(call: NodeCall, group: Any) -> _Found:
     shard = call.node.groups.shard(group.group_id)
     if isinstance(found, ErrorCode) or isinstance(shard, ErrorCode) or call.version < _MEMBER_VERSION:
         return found
-    error = shard.offsets.fetch_error(group.group_id, group.member_id, group.member_epoch)
+    error = fetch_error(shard.groups.get(group.group_id), group.member_id, group.member_epoch)
     return found if error is ErrorCode.none else error
 
 

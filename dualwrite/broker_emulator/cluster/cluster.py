@@ -231,13 +231,10 @@ class Cluster:
         *,
         configs: Mapping[str, str | None] | None = None,
         replication_factor: int | None = None,
-        assignments: Sequence[Sequence[int]] | None = None,
     ) -> Topic:
         """Create a topic in one piece; see `topic_creation`."""
         return self.changes.make_at_once(
-            self.topic_creation(
-                name, partitions, configs=configs, replication_factor=replication_factor, assignments=assignments
-            )
+            self.topic_creation(name, partitions, configs=configs, replication_factor=replication_factor)
         )
 
     def topic_creation(

@@ -111,9 +111,12 @@ def _stale(member: ConsumerMember) -> ErrorCode:
     return ErrorCode.illegal_generation if member.is_classic else ErrorCode.stale_member_epoch
 
 
-def consumer_fetch_error(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> ErrorCode:
-    """Check an OffsetFetch from a consumer group: without claimed membership, or with a member's current epoch."""
-    if member_id is None and member_epoch < 0:
+def fetch_error(group: Group | ConsumerGroup | None, member_id: str | None, member_epoch: int) -> ErrorCode:
+    """Check an OffsetFetch from a consumer group: without claimed membership, or with a member's current epoch.
+
+    Classic groups return offsets to any client.
+    """
+    if not isinstance(group, ConsumerGroup) or (member_id is None and member_epoch < 0):
         return ErrorCode.none
     member = group.members.get(member_id or UNKNOWN_MEMBER_ID)
     if member is None:

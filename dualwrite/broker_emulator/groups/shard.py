@@ -193,7 +193,8 @@ class GroupShard:
         send_responses(self._syncing.take(group.group_id, dict.fromkeys(names, SyncResponse(error))))
 
     def _carry_out(self, decision: GroupDecision) -> None:
-        error = self._append_group(decision.group) if decision.stores_group else ErrorCode.none
+        group = decision.group
+        error = self.append(records_between(group, group))[1] if decision.stores_group else ErrorCode.none
         if error is not ErrorCode.none:
             # If it is an empty group's record, its last generation is loaded again when the coordinator moves.
             logger.warning("record of group %r not stored: %s", decision.group.group_id, error.name)
@@ -256,9 +257,6 @@ class GroupShard:
         self.deadlines.forget(group.group_id)
 
     # the log
-
-    def _append_group(self, group: Group) -> ErrorCode:
-        return self.append(records_between(group, group))[1]
 
     def append(self, records: Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
         """Append one batch; return its first offset, and the error for the client."""

@@ -23,7 +23,6 @@ from dualwrite.broker_emulator.groups.offsets import (
     OffsetTable,
     classic_commit_error,
     consumer_commit_error,
-    consumer_fetch_error,
     delete_group_error,
     is_expired,
     is_kept_alive_by_commit,
@@ -88,9 +87,7 @@ class ShardOffsets:
     ) -> ErrorCode:
         """Commit offsets by OffsetCommit of `version`. An unknown group is created."""
         group = self._shard.groups.get(group_id)
-        error = self._commit_error(group_id, committer, offsets, transactional=False, version=version)
-        if error is ErrorCode.none and not offsets:  # all of them were refused, which also creates the group
-            self.ensure_group(group_id)
+        error = self._begin(group_id, committer, offsets, transactional=False, version=version)
         if error is not ErrorCode.none or not offsets:
             return error
         if isinstance(group, Group) and is_kept_alive_by_commit(group, committer):
@@ -112,9 +109,7 @@ class ShardOffsets:
         transaction: TransactionOfOffsets,
     ) -> ErrorCode:
         """Make offsets pending under the transaction's producer id. An unknown group is created."""
-        error = self._commit_error(group_id, committer, offsets, transactional=True, version=0)
-        if error is ErrorCode.none and not offsets:
-            self.ensure_group(group_id)
+        error = self._begin(group_id, committer, offsets, transactional=True, version=0)
         if error is not ErrorCode.none or not offsets:
             return error
         if transaction.producer_epoch < 0:  # not verified, as open for every epoch: Kafka fails to build the batch
@@ -129,30 +124,28 @@ class ShardOffsets:
             self.table.commit_pending(transaction.producer_id, key, value, log_offset=base_offset + delta)
         return ErrorCode.none if self._shard.is_replicated else await self._shard.replicated()
 
-    def _commit_error(
+    def _begin(
         self,
         group_id: str,
         committer: Committer,
-        offsets: Iterable[TopicPartition],
+        offsets: Collection[TopicPartition],
         *,
         transactional: bool,
         version: int,
     ) -> ErrorCode:
+        """Check a commit. One without offsets, because all of them were refused, creates the group here."""
         group = self._shard.groups.get(group_id)
         if self._shard.has_share_group(group_id):
             return ErrorCode.group_id_not_found
-        if not isinstance(group, ConsumerGroup):
-            return classic_commit_error(group, committer, transactional=transactional)
-        topics = self._cluster.topics
-        names = [TopicIdPartition(topics[name.topic].topic_id, name.partition) for name in offsets]
-        return consumer_commit_error(group, committer, names, transactional=transactional, version=version)
-
-    def fetch_error(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Check the membership that an OffsetFetch claims; classic groups return offsets to any client."""
-        group = self._shard.groups.get(group_id)
-        return (
-            consumer_fetch_error(group, member_id, member_epoch) if isinstance(group, ConsumerGroup) else ErrorCode.none
-        )
+        if isinstance(group, ConsumerGroup):
+            topics = self._cluster.topics
+            names = [TopicIdPartition(topics[name.topic].topic_id, name.partition) for name in offsets]
+            error = consumer_commit_error(group, committer, names, transactional=transactional, version=version)
+        else:
+            error = classic_commit_error(group, committer, transactional=transactional)
+        if error is ErrorCode.none and not offsets:
+            self.ensure_group(group_id)
+        return error
 
     def ensure_group(self, group_id: str) -> None:
         """Create an empty group unless the id exists."""

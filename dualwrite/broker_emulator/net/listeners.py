@@ -28,14 +28,20 @@ def listeners_of(
             raise ValueError("listen and listeners are mutually exclusive")
         return list(listeners)
     listen_or_default = listen or "127.0.0.1:0"
-    host, _, port = listen_or_default.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        raise ValueError(f"listen takes host:port, not {listen!r}")
+    host, port = address("listen", listen_or_default)
     if "listeners" not in properties and "advertised.listeners" in properties:
         properties = {**properties, "listeners": f"{SecurityProtocol.PLAINTEXT}://{listen_or_default}"}
     elif listen is not None:
         properties = {}
-    return listeners_from(properties) or [Listener(host=host.strip("[]"), port=int(port))]
+    return listeners_from(properties) or [Listener(host=host.strip("[]"), port=port)]
+
+
+def address(name: str, text: str) -> tuple[str, int]:
+    """Return the host and port of the argument `name`. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ValueError(f"{name} takes host:port, not {text!r}")
+    return host, int(port)
 
 
 class Listeners:
@@ -63,8 +69,8 @@ class Listeners:
     def release(self) -> None:
         """Release all addresses."""
         for taken in self._reserved.values():
-            for address in taken.values():
-                address.close()
+            for each in taken.values():
+                each.close()
         self._reserved.clear()
 
     def endpoints(self, node_id: int) -> dict[str, Endpoint]:

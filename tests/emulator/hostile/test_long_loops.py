@@ -62,7 +62,8 @@ def test_a_topic_is_deleted_while_very_many_markers_are_written(markers: str) ->
         cluster = cluster_of(emulator)
         coordinator = run_in_loop(emulator, lambda: cluster.transaction_partition("x").leader_id)
         other = 1 - coordinator
-        run_in_loop(emulator, lambda: cluster.create_topic("t", many, assignments=[[other]] * many))
+        created = cluster.topic_creation("t", many, assignments=[[other]] * many)
+        run_in_loop(emulator, lambda: cluster.changes.make_at_once(created))
         with RawClient(emulator.bootstrap_servers.split(",")[coordinator]) as client, watched(emulator) as turns:
             producer = client.init_producer_id("x")
             client.add_partitions("x", producer, "t", *range(many))
