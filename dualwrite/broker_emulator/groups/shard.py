@@ -201,7 +201,7 @@ class GroupShard:
             decision = decision if decision.if_refused is None else decision.if_refused(error)
         joined = self._joining.take(decision.group.group_id, decision.joined)
         synced = self._syncing.take(decision.group.group_id, decision.synced)
-        if error is ErrorCode.none and decision.stores_group and not self.is_replicated:
+        if error is ErrorCode.none and decision.stores_group and not self.partition.log.is_replicated:
             self.start(self._respond_when_replicated(joined, synced))
         else:
             send_responses(joined)
@@ -276,13 +276,9 @@ class GroupShard:
         )
         return result.base_offset, APPEND_ERRORS.get(result.error, result.error)
 
-    @property
-    def is_replicated(self) -> bool:
-        """Whether everything appended so far is replicated."""
-        log = self.partition.log
-        return log.high_watermark >= log.log_end_offset
-
     async def replicated(self) -> ErrorCode:
         """Wait until everything appended so far is replicated; return the error for the client."""
+        if self.partition.log.is_replicated:
+            return ErrorCode.none
         error = await wait_until_replicated(self.partition, self.partition.log.log_end_offset, self._leader_epoch)
         return APPEND_ERRORS.get(error, error)

@@ -93,7 +93,7 @@ class ShardOffsets:
         if isinstance(group, Group) and is_kept_alive_by_commit(group, committer):
             self._shard.keep(membership.sign_of_life(group, committer.member_id, self._now_ms))
         base_offset, error = self._shard.append(_offset_records(group_id, offsets))
-        if error is ErrorCode.none and not self._shard.is_replicated:
+        if error is ErrorCode.none:
             error = await self._shard.replicated()
         if error is ErrorCode.none:
             self.ensure_group(group_id)
@@ -122,7 +122,7 @@ class ShardOffsets:
         for delta, (name, value) in enumerate(offsets.items()):
             key = OffsetKey(group_id, *name)
             self.table.commit_pending(transaction.producer_id, key, value, log_offset=base_offset + delta)
-        return ErrorCode.none if self._shard.is_replicated else await self._shard.replicated()
+        return await self._shard.replicated()
 
     def _begin(
         self,

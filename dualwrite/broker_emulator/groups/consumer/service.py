@@ -114,10 +114,6 @@ class LogOfShard(Protocol):
 
     is_open: bool
 
-    @property
-    def is_replicated(self) -> bool:
-        """Whether everything appended so far is replicated."""
-
     async def replicated(self) -> ErrorCode:
         """Wait until everything appended so far is replicated; return the error for the client."""
 
@@ -293,7 +289,7 @@ class ConsumerGroups:
 
     async def _replicate(self, error: ErrorCode) -> None:
         """Wait until the stored decision is replicated. Raises RefusedError with the error if it was not stored."""
-        if error is ErrorCode.none and not self._shard.is_replicated:
+        if error is ErrorCode.none:
             error = await self._shard.replicated()
         if error is not ErrorCode.none:
             raise RefusedError(error, f"The group's records could not be stored: {error.name}.")

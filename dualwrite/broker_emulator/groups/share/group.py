@@ -107,11 +107,6 @@ class ShareGroup:
         """Return the group with a new or changed member."""
         return replace(self, members={**self.members, member.member_id: member})
 
-    def with_initializing(self, initializing: Mapping[UUID, StateTopic]) -> ShareGroup:
-        """Return the group with these partitions as initializing. Their topics are no longer being deleted."""
-        deleting = {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in initializing}
-        return replace(self, initializing=initializing, deleting=deleting)
-
     def without(self, member_id: str) -> ShareGroup:
         """Return the group without a member."""
         members = {other: member for other, member in self.members.items() if other != member_id}

@@ -15,7 +15,8 @@ from kio.schema.errors import ErrorCode
 from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, Assignment, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition, Topics, metadata_hash
-from dualwrite.broker_emulator.groups.share.group import ShareGroup, ShareMember, StateTopic
+from dualwrite.broker_emulator.groups.share.group import ShareGroup, ShareMember
+from dualwrite.broker_emulator.groups.share.partition_states import with_subscribed
 from dualwrite.broker_emulator.share.states import check_group_step
 
 
@@ -138,7 +139,7 @@ def heartbeat(group: ShareGroup, request: ShareHeartbeat, context: ShareContext)
         context.settings.heartbeat_interval_ms,
         after.assigned if is_full or after.assigned != before.assigned else None,
     )
-    return HeartbeatOutcome(with_initializing(group.with_member(after), context.topics), response)
+    return HeartbeatOutcome(with_subscribed(group.with_member(after), context.topics), response)
 
 
 def _member(group: ShareGroup, request: ShareHeartbeat, context: ShareContext) -> ShareMember:
@@ -229,39 +230,6 @@ def _reconciled(group: ShareGroup, member: ShareMember) -> ShareMember:
         previous_epoch=member.member_epoch,
         assigned=group.target(member.member_id),
     )
-
-
-def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
-    """Return the group with the subscribed partitions without state as initializing.
-
-    If the state of one of them was being deleted, the deletion stops; its coordinator may have died.
-    """
-    initializing = dict(group.initializing)
-    for name in group.subscribed_topics:
-        topic = topics.get(name)
-        if topic is None:
-            continue
-        known = (group.initializing, group.initialized)
-        done = frozenset().union(*(of[topic.topic_id].partitions for of in known if topic.topic_id in of))
-        new = frozenset(range(topic.partitions)) - done
-        if new:
-            so_far = initializing[topic.topic_id].partitions if topic.topic_id in initializing else frozenset()
-            initializing[topic.topic_id] = StateTopic(topic.name, so_far | new)
-    return group if initializing == group.initializing else group.with_initializing(initializing)
-
-
-def with_initialized(group: ShareGroup, done: Mapping[UUID, StateTopic]) -> ShareGroup:
-    """Return the group with partitions that have state now, except those whose state was deleted meanwhile."""
-    initializing, initialized = dict(group.initializing), dict(group.initialized)
-    for topic_id, topic in done.items():
-        if topic_id not in initializing:
-            continue
-        waiting = initializing.pop(topic_id).partitions
-        if waiting - topic.partitions:
-            initializing[topic_id] = StateTopic(topic.name, waiting - topic.partitions)
-        known = initialized[topic_id].partitions if topic_id in initialized else frozenset()
-        initialized[topic_id] = StateTopic(topic.name, known | (waiting & topic.partitions))
-    return replace(group, initializing=initializing, initialized=initialized)
 
 
 # --- leaving and time ------------------------------------------------------------------------------------------------

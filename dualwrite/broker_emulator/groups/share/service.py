@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -22,13 +21,9 @@ from dualwrite.broker_emulator.error_codes import RefusedError
 from dualwrite.broker_emulator.groups.consumer.group import JOIN_EPOCH, AnyGroup, HeartbeatResponse
 from dualwrite.broker_emulator.groups.consumer.service import ATTEMPTS, RETRY_MS, ClusterTopics, LogOfShard, Turns
 from dualwrite.broker_emulator.groups.deadlines import Deadlines
-from dualwrite.broker_emulator.groups.share import membership
+from dualwrite.broker_emulator.groups.share import membership, partition_states
 from dualwrite.broker_emulator.groups.share.group import ShareGroup, StateTopic
-from dualwrite.broker_emulator.groups.share.membership import (
-    ShareContext,
-    ShareGroupSettings,
-    ShareHeartbeat,
-)
+from dualwrite.broker_emulator.groups.share.membership import ShareContext, ShareGroupSettings, ShareHeartbeat
 from dualwrite.broker_emulator.groups.share.records import KeyValue, records_between, replay_record
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateError, StateKey, inconsistency
 from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
@@ -197,7 +192,7 @@ class ShareGroups:
                         await self._cluster.share_states.initialize(key, group.group_epoch, NO_OFFSET)
                 done[topic_id] = topic
             if self._shard.is_open and group_id in self.groups:
-                await self._changed(group_id, lambda now: membership.with_initialized(now, done), len(done))
+                await self._changed(group_id, lambda now: partition_states.with_initialized(now, done), len(done))
         except (StateError, RefusedError) as error:  # the next heartbeat tries again
             logger.warning("share state of group %r not initialized: %s", group_id, error)
         finally:
@@ -222,13 +217,13 @@ class ShareGroups:
         def prepare() -> Decide[int]:
             group = self._joinable(group_id, joins=True)
             _check_empty(group)
-            return lambda: (group.with_initializing(_united(group.initializing, done)), group.group_epoch)
+            return lambda: (partition_states.with_initializing(group, done), group.group_epoch)
 
         self._altering[group_id] += 1
         try:
             group_epoch = await self._decided(group_id, prepare, is_long=self._has_many(group_id, len(done)))
             await self._initialize_at(group_id, group_epoch, offsets)
-            await self._changed(group_id, lambda now: membership.with_initialized(now, done), len(done))
+            await self._changed(group_id, lambda now: partition_states.with_initialized(now, done), len(done))
         finally:
             self._altering -= Counter((group_id,))
         self._begin_initializing(group_id)
@@ -263,7 +258,7 @@ class ShareGroups:
             group = self._open_group(group_id)
             if of_empty_group:
                 _check_empty(group)
-            return lambda: _with_marks(group, topic_ids, counts)
+            return lambda: partition_states.with_marks(group, topic_ids, counts)
 
         having = await self._decided(group_id, prepare, is_long=self._has_many(group_id, len(topic_ids)))
         pace = Pace()
@@ -272,7 +267,7 @@ class ShareGroups:
                 await pace.keep()
                 if topic_id in self._open_group(group_id).deleting:  # else it is being initialized again
                     await self._state(self._cluster.share_states.delete(StateKey(group_id, topic_id, index)))
-        await self._changed(group_id, lambda now: replace(now, deleting=_except(now.deleting, having)), len(having))
+        await self._changed(group_id, lambda now: partition_states.without_marks(now, having), len(having))
 
     def _open_group(self, group_id: str) -> ShareGroup:
         """Return a group as it is now. Raises RefusedError if it is gone, or has another coordinator (16)."""
@@ -343,7 +338,7 @@ class ShareGroups:
     ) -> None:
         """Store a change. `records`, if given, are the records that turn `before` into `after`."""
         error = self._append(before, after, records)
-        if error is ErrorCode.none and not self._shard.is_replicated:
+        if error is ErrorCode.none:
             error = await self._shard.replicated()
         if error is not ErrorCode.none:
             raise RefusedError(error, f"The group's records could not be stored: {error.name}.")
@@ -378,33 +373,6 @@ def _with_records(before: ShareGroup | None, decide: Decide[T]) -> tuple[tuple[S
     return (after, answer), records_between(before, after)
 
 
-def _with_marks(
-    group: ShareGroup, topic_ids: Iterable[UUID], counts: Mapping[UUID, int]
-) -> tuple[ShareGroup, Mapping[UUID, StateTopic]]:
-    """Return the group with the topics that have state marked as deleting, and the partitions of these topics.
-
-    `counts` has the number of partitions of each existing topic.
-    """
-    found = {topic_id: _topic_with_state(group, topic_id, counts.get(topic_id, 0)) for topic_id in topic_ids}
-    having = {topic_id: topic for topic_id, topic in found.items() if topic is not None}
-    marked = replace(
-        group,
-        initializing=_except(group.initializing, having),
-        initialized=_except(group.initialized, having),
-        deleting={**group.deleting, **{topic_id: topic.name for topic_id, topic in having.items()}},
-    )
-    return marked, having
-
-
-def _topic_with_state(group: ShareGroup, topic_id: UUID, count: int) -> StateTopic | None:
-    """Return the partitions of a topic that have state or may have it; None if there are none."""
-    of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
-    partitions = frozenset().union(*(topic.partitions for topic in of))
-    if topic_id in group.deleting:
-        return StateTopic(group.deleting[topic_id], partitions | frozenset(range(count)))
-    return StateTopic(of[0].name, partitions) if of else None
-
-
 def settings_of(cluster: ShareClusterView, group_id: str) -> ShareGroupSettings:
     """Return the settings for one group: its own (GROUP configs), else the brokers'."""
     values = cluster.group_config(group_id)
@@ -419,20 +387,3 @@ def settings_of(cluster: ShareClusterView, group_id: str) -> ShareGroupSettings:
 def _check_empty(group: ShareGroup) -> None:
     if group.members:
         raise RefusedError(ErrorCode.non_empty_group, "The group is not empty.")
-
-
-def _united(topics: Mapping[UUID, StateTopic], others: Mapping[UUID, StateTopic]) -> dict[UUID, StateTopic]:
-    none: frozenset[int] = frozenset()
-    return {
-        **topics,
-        **{
-            topic_id: StateTopic(
-                topic.name, topic.partitions | (topics[topic_id].partitions if topic_id in topics else none)
-            )
-            for topic_id, topic in others.items()
-        },
-    }
-
-
-def _except(topics: Mapping[UUID, T], removed: Mapping[UUID, StateTopic]) -> dict[UUID, T]:
-    return {topic_id: topic for topic_id, topic in topics.items() if topic_id not in removed}
