@@ -410,7 +410,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         _DRIVER_COMPLETION,
-        "if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):",
+        "if row.state != claim.prepared_state and not producer.memory.knows(row.state):",
         "if False:",
         "spark/test_repair.py",
         proof=True,

@@ -9,9 +9,9 @@ from typing import TypeVar
 from dualwrite.client.log.reader import LogReader
 from dualwrite.client.producer_base import FutureT, ProducerBase
 from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.client.transactions.recovery import CoordinatorMemory
 from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.errors import AuthenticationError, DualWriteError, KafkaUnreachableError
-from dualwrite.prepared_state import PreparedTxnState
 
 ResultT = TypeVar("ResultT")
 
@@ -28,42 +28,13 @@ class ParticipantBase(ProducerBase[FutureT]):
         """
         return self._core.manifest
 
-    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has proven that the stored transaction is open or committed.
-
-        Call it between `init_transactions(keep_prepared_txn=True)` and the completion. True also if `stored` is empty.
-        If False, the transaction was aborted or left no trace: `end_of()` reads the log.
-        """
-        return self._core.coordinator_knows(stored)
-
-    def coordinator_committed_later(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has proven that a later transaction than the stored one was committed.
-
-        Call it when `coordinator_knows()` may be called. False if the coordinator keeps no proof.
-        """
-        return self._core.coordinator_committed_later(stored)
-
-    def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has shown an abort that may be that of the stored transaction.
-
-        Call it when `coordinator_knows()` may be called. Then nothing proves that the stored one was committed.
-        """
-        return self._core.coordinator_aborted_later(stored)
-
-    def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has proven that the stored transaction was aborted.
-
-        Call it when `coordinator_knows()` may be called.
-        """
-        return self._core.coordinator_aborted(stored)
-
     @property
-    def coordinator_is_ending(self) -> bool:
-        """Whether the coordinator has said that markers of the id's last transaction are being written.
+    def memory(self) -> CoordinatorMemory:
+        """The coordinator's memory of the id's last transaction.
 
-        Read it when `coordinator_knows()` may be called.
+        Read it between `init_transactions(keep_prepared_txn=True)` and the completion.
         """
-        return self._core.coordinator_is_ending
+        return self._core.memory
 
     # ---- the log --------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.client.transactions.recovery import CoordinatorMemory
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.unfinished_on_close import failed_on_close, unfinished_on_close
 from dualwrite.client.wanted_topics import WantedTopics
@@ -167,31 +168,11 @@ class ProducerCore:
         with self.lock:
             return self.transaction_manager.transaction.manifest(self._topology.cluster_id)
 
-    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator said that the transaction of `stored` is open or committed."""
-        with self.lock:
-            return self.transaction_manager.coordinator_knows(stored)
-
-    def coordinator_committed_later(self, stored: PreparedTxnState) -> bool:
-        """See `TransactionManager.coordinator_committed_later`."""
-        with self.lock:
-            return self.transaction_manager.coordinator_committed_later(stored)
-
-    def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
-        """See `TransactionManager.coordinator_aborted_later`."""
-        with self.lock:
-            return self.transaction_manager.coordinator_aborted_later(stored)
-
-    def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator said that the transaction of `stored` was aborted."""
-        with self.lock:
-            return self.transaction_manager.coordinator_aborted(stored)
-
     @property
-    def coordinator_is_ending(self) -> bool:
-        """Whether the coordinator said that markers were being written."""
+    def memory(self) -> CoordinatorMemory:
+        """See `ParticipantBase.memory`."""
         with self.lock:
-            return self.transaction_manager.coordinator_is_ending
+            return self.transaction_manager.memory
 
     @property
     def guarantee(self) -> Guarantee:

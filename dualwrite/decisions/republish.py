@@ -78,10 +78,10 @@ async def judge(
     `others` are transactions that are no repair of it. Changes nothing.
     Raises KafkaTimeoutError if the end cannot be read now, and the errors of `judge_by_log`.
     """
-    if producer.coordinator_knows(row):
+    if producer.memory.knows(row):
         return Judgement(row, Fate.KNOWN)
     judgement = await judge_by_log(producer, row, text, timeout_ms)
-    if judgement.owed and not producer.coordinator_aborted(row):
+    if judgement.owed and not producer.memory.aborted(row):
         return await _unless_repaired(producer, judgement, timeout_ms, others)
     return judgement
 

@@ -266,7 +266,7 @@ class Completion:
             if await self._is_committed(producer, row):
                 return ended_by(_went_back(claim, row))
             return _Judged(claim, producer, None)
-        if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):
+        if row.state != claim.prepared_state and not producer.memory.knows(row.state):
             # The coordinator may have been asked before that transaction existed, and would make it look lost.
             return ended_by(AskAgainError(f"the row of attempt {claim.attempt_id} has changed to {row.state}"))
         try:
@@ -289,9 +289,9 @@ class Completion:
         Only transactions of COMMITTING rows are committed, and that status never becomes ABORTING: so the store has
         lost that row.
         """
-        if row.state.is_empty or row.state == producer.prepared_txn_state or producer.coordinator_aborted(row.state):
+        if row.state.is_empty or row.state == producer.prepared_txn_state or producer.memory.aborted(row.state):
             return False
-        if producer.coordinator_knows(row.state):
+        if producer.memory.knows(row.state):
             return True
         try:
             judgement = await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
@@ -340,7 +340,7 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
         return Ended(Ending.COMMITTED, judged=row)
     if fate is Fate.UNREADABLE:
         return ended_by(SinkError(_NOT_READABLE % (row, claim.transactional_id, judgement.error)))
-    if fate is Fate.NOT_PROVEN and not producer.coordinator_aborted(row):
+    if fate is Fate.NOT_PROVEN and not producer.memory.aborted(row):
         stops = _unproven(claim, producer, judgement)
         if stops is not None:
             return stops
@@ -404,7 +404,7 @@ def _unproven(claim: Claim, producer: AsyncParticipantProducer, judgement: Judge
     row, found = judgement.row, producer.prepared_txn_state
     if not found.is_empty:
         return ended_by(SinkError(_ANOTHER_IS_OPEN % (row, claim.transactional_id, judgement.places, found)))
-    if producer.guarantee.bounded_ms is not None or producer.coordinator_aborted_later(row):
+    if producer.guarantee.bounded_ms is not None or producer.memory.aborted_later(row):
         return Ended(Ending.LOST, SinkError(_UNPROVEN % (row, claim.transactional_id, judgement.places)), judged=row)
     return None
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.records.batch_reading import StoredRecord
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.transactions.recovery import CoordinatorMemory
 from dualwrite.guarantee import Guarantee
 from dualwrite.participant import ParticipantProducer
 from dualwrite.participant_async import AsyncParticipantProducer
@@ -69,9 +70,10 @@ class Face:
         manifest: Manifest | None = self._producer.manifest
         return manifest
 
-    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
-        knows: bool = self._producer.coordinator_knows(stored)
-        return knows
+    @property
+    def memory(self) -> CoordinatorMemory:
+        memory: CoordinatorMemory = self._producer.memory
+        return memory
 
     def cluster_id(self, timeout_ms: int = 30_000) -> str:
         return str(self._call(self._producer.cluster_id, timeout_ms))

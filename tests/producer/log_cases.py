@@ -155,7 +155,7 @@ class LogCases:
 
     def test_committed(self, broker: LogWorld) -> None:
         manifest = broker.prepared(b"a", b"b")
-        assert broker.recovering().coordinator_knows(manifest.prepared_state)
+        assert broker.recovering().memory.knows(manifest.prepared_state)
         broker.commit(manifest.prepared_state)
         broker.commit_others(b"x")
         end = broker.recovering().end_of(manifest)
@@ -177,7 +177,7 @@ class LogCases:
         manifest = broker.prepared(b"a")
         broker.abort_by_operator()
         producer = broker.recovering()
-        assert not producer.coordinator_knows(manifest.prepared_state)
+        assert not producer.memory.knows(manifest.prepared_state)
         assert producer.end_of(manifest).aborted == manifest.partitions
         producer.complete_before_fencing(manifest.prepared_state, is_over=True)
         producer.fence_others()
@@ -228,7 +228,7 @@ class LogCases:
     def test_still_prepared(self, broker: LogWorld) -> None:
         manifest = broker.prepared(b"a")
         producer = broker.recovering()
-        assert producer.coordinator_knows(manifest.prepared_state)
+        assert producer.memory.knows(manifest.prepared_state)
         with pytest.raises(
             OutcomeUnknown, match=r"-0: no marker ends it yet.*Nothing was changed; repeat the call"
         ) as told:

@@ -407,8 +407,8 @@ def test_a_later_open_transaction_is_aborted(bounded: World) -> None:
     bounded.abort_by_operator()
     left_open = bounded.prepared(b"open")
     producer = bounded.recovering()
-    assert not producer.coordinator_knows(manifest.prepared_state)
-    assert producer.coordinator_knows(left_open.prepared_state)
+    assert not producer.memory.knows(manifest.prepared_state)
+    assert producer.memory.knows(left_open.prepared_state)
     producer.complete_before_fencing(manifest.prepared_state, is_over=True)
     producer.fence_others()
     bounded.settle()
@@ -433,10 +433,10 @@ def test_a_commit_is_known_until_the_id_is_taken_over(bounded: World) -> None:
     manifest = prepared(owner)
     owner.complete_transaction(manifest.prepared_state)
     bounded.settle()
-    assert bounded.recovering().coordinator_knows(manifest.prepared_state)
+    assert bounded.recovering().memory.knows(manifest.prepared_state)
     bounded.ready()
     later = bounded.recovering()
-    assert not later.coordinator_knows(manifest.prepared_state)
+    assert not later.memory.knows(manifest.prepared_state)
     assert later.end_of(manifest).committed
 
 

@@ -470,7 +470,7 @@ MUTANTS: Final = (
         "coordinator-always-knows",
         "the log is asked where the coordinator cannot tell",
         _in(1, "a1", foreigners=1),
-        Edit(_REPAIR, "if owned.kafka.coordinator_knows(row):", "if True:"),
+        Edit(_REPAIR, "if owned.kafka.memory.knows(row):", "if True:"),
     ),
     _mutant(
         "abort-not-seen",
@@ -510,7 +510,7 @@ MUTANTS: Final = (
         "ending-is-hanging",
         "a marker that is under way is not missing",
         _in(3, "a1", crashes=1, timeouts=1, give_ups=1),
-        Edit(_REPAIR, "if owned.kafka.coordinator_is_ending:", "if False:"),
+        Edit(_REPAIR, "if owned.kafka.memory.is_ending:", "if False:"),
     ),
     # open transaction
     _mutant(

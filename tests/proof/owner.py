@@ -20,6 +20,7 @@ from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.client.transactions.recovery import CoordinatorMemory
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import (
     Api,
@@ -181,18 +182,9 @@ class CheckedKafka(KafkaParticipant):
         await self._run(lambda: manager.init_transactions(self._two_phase_commit))
         return manager.transaction.prepared_state
 
-    def coordinator_knows(self, row: PreparedTxnState) -> bool:
-        return self._live.coordinator_knows(row)
-
-    def coordinator_aborted(self, row: PreparedTxnState) -> bool:
-        return self._live.coordinator_aborted(row)
-
-    def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
-        return self._live.coordinator_committed_later(row)
-
     @property
-    def coordinator_is_ending(self) -> bool:
-        return self._live.coordinator_is_ending
+    def memory(self) -> CoordinatorMemory:
+        return self._live.memory
 
     async def cluster_id(self, timeout_ms: int) -> str:
         return ""  # there is one cluster

@@ -9,6 +9,7 @@ import pytest
 
 from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.client.transactions.recovery import CoordinatorMemory
 from tests.proof.explore import Explorer
 from tests.proof.kafka_model import serve
 from tests.proof.owner import CheckedKafka, CheckedTransaction
@@ -135,8 +136,8 @@ PLANTED: Final[dict[str, tuple[Setting, type, str, object]]] = {
     ),
     "what the coordinator has forgotten counts as known": (
         Setting(4, Budget(timeouts=1), _ONE_EACH),
-        CheckedKafka,
-        "coordinator_knows",
+        CoordinatorMemory,
+        "knows",
         lambda self, row: True,
     ),
 }

@@ -37,15 +37,13 @@ from dualwrite.client.transactions.recovery import (
     RAISE_CHECKS,
     RECOVERIES,
     TRANSACTIONAL_ID_NOT_FOUND,
+    CoordinatorMemory,
     Described,
     DescribedState,
-    Finding,
     Recovery,
     Relation,
     SecondDescription,
     Settling,
-    aborts_later,
-    commits_later,
     compare_descriptions,
     find,
     relation_of,
@@ -67,8 +65,6 @@ from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, MAX_PRODUCER_ID, Prepar
 
 # The pair of a prepared transaction and the next one must be two epochs apart, see `recovery.py`.
 _EPOCHS_APART: Final = 2
-
-_PROOFS: Final = (Finding.OPEN, Finding.COMMITTED)
 
 _TWO_PHASE: Final = (Tier.KEEP_PREPARED, Tier.STORED_PAIR)
 
@@ -370,27 +366,9 @@ class Initialisation:
         recovery = RECOVERIES[find(stored, self.found, self.transaction_version)]
         return Recovery.TAKE_OVER if is_over and recovery is Recovery.LOST else recovery
 
-    def proves(self, stored: PreparedTxnState) -> bool:
-        """Return whether the description proves that the transaction of `stored` is open or committed."""
-        found = self.found or self._committed
-        return found is not None and find(stored, found, self.transaction_version) in _PROOFS
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether the description says that markers are being written."""
-        return self.found is not None and self.found.is_ending
-
-    def shows_aborted(self, stored: PreparedTxnState) -> bool:
-        """Return whether the description proves that the transaction of `stored` was aborted."""
-        return self.found is not None and find(stored, self.found, self.transaction_version) is Finding.ABORTED
-
-    def shows_later_commit(self, stored: PreparedTxnState) -> bool:
-        """Return whether the description proves that a later transaction than that of `stored` was committed."""
-        return self.found is not None and commits_later(stored, self.found)
-
-    def shows_later_abort(self, stored: PreparedTxnState) -> bool:
-        """Return whether the description shows an abort at a later pair, of the transaction of `stored` or another."""
-        return self.found is not None and aborts_later(stored, self.found)
+    def memory(self, prepared: PreparedTxnState) -> CoordinatorMemory:
+        """Return the coordinator's memory; `prepared` is the open transaction that was found."""
+        return CoordinatorMemory(prepared, self.found, self._committed, self.transaction_version)
 
     def committed(self, pair: PreparedTxnState) -> None:
         """Note that the open transaction that was found is committed, at `pair`; a later one is another producer's."""

@@ -25,7 +25,7 @@ from dualwrite.client.transactions.errors import decisive_code, earlier_hangs, o
 from dualwrite.client.transactions.initialisation import Step, described
 from dualwrite.client.transactions.open_transaction import GroupOffsets
 from dualwrite.client.transactions.producer_state import COMPLETE_TRANSACTION
-from dualwrite.client.transactions.recovery import TRANSACTIONAL_ID_NOT_FOUND, Recovery
+from dualwrite.client.transactions.recovery import TRANSACTIONAL_ID_NOT_FOUND, CoordinatorMemory, Recovery
 from dualwrite.client.transactions.states import CALLS, Call, Event, ProducerState
 from dualwrite.client.transactions.take_over import (
     CONCURRENT_TRANSACTIONS,
@@ -214,30 +214,10 @@ class TransactionManager(TransactionContext):
         self._take_over.described = None
         return self.start(_DESCRIBE, None)
 
-    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
-        """Return whether `init_transactions(keep_prepared_txn=True)` found proof that `stored` is open or committed.
-
-        An empty `stored` needs no proof. In the other cases, an abort or no trace, the log can tell more
-        (`client/log`).
-        """
-        return stored.is_empty or stored == self.transaction.prepared_state or self.initialisation.proves(stored)
-
-    def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
-        """Return whether `init_transactions(keep_prepared_txn=True)` found proof that `stored` was aborted."""
-        return self.initialisation.shows_aborted(stored)
-
-    def coordinator_committed_later(self, stored: PreparedTxnState) -> bool:
-        """Return whether `init_transactions(keep_prepared_txn=True)` found that a later transaction was committed."""
-        return self.initialisation.shows_later_commit(stored)
-
-    def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
-        """Return whether `init_transactions(keep_prepared_txn=True)` found an abort that may be that of `stored`."""
-        return self.initialisation.shows_later_abort(stored)
-
     @property
-    def coordinator_is_ending(self) -> bool:
-        """Whether `init_transactions(keep_prepared_txn=True)` found a transaction whose markers were being written."""
-        return self.initialisation.is_ending
+    def memory(self) -> CoordinatorMemory:
+        """The coordinator's memory, as `init_transactions(keep_prepared_txn=True)` has found it."""
+        return self.initialisation.memory(self.transaction.prepared_state)
 
     @property
     def is_current(self) -> bool:

@@ -218,6 +218,47 @@ def aborts_later(stored: PreparedTxnState, described: Described) -> bool:
     return described.is_aborted and relation_of(stored, described.pair) in _LATER
 
 
+_PROOFS: Final = (Finding.OPEN, Finding.COMMITTED)
+
+
+class CoordinatorMemory(NamedTuple):
+    """A coordinator's memory of the last transaction of an id, as a take-over has found it.
+
+    `prepared` is open, `described` is the description that was compared with the stored pair, and `committed` one that
+    preceded KeepPreparedTxn, which erases it. Where nothing is proven, the log can tell more (`client/log`).
+    """
+
+    prepared: PreparedTxnState
+    described: Described | None
+    committed: Described | None
+    transaction_version: int
+
+    def knows(self, stored: PreparedTxnState) -> bool:
+        """Return whether it proves that the stored transaction is open or committed; an empty one needs no proof."""
+        if stored.is_empty or stored == self.prepared:
+            return True
+        found = self.described or self.committed
+        return found is not None and find(stored, found, self.transaction_version) in _PROOFS
+
+    def aborted(self, stored: PreparedTxnState) -> bool:
+        """Return whether it proves that the stored transaction was aborted."""
+        found = self.described
+        return found is not None and find(stored, found, self.transaction_version) is Finding.ABORTED
+
+    def committed_later(self, stored: PreparedTxnState) -> bool:
+        """Return whether it proves that a later transaction than the stored one was committed."""
+        return self.described is not None and commits_later(stored, self.described)
+
+    def aborted_later(self, stored: PreparedTxnState) -> bool:
+        """Return whether it shows an abort at a later pair, of the stored transaction or another."""
+        return self.described is not None and aborts_later(stored, self.described)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether markers of the last transaction were being written."""
+        return self.described is not None and self.described.is_ending
+
+
 class SecondDescription(Enum):
     """The next step when the id is described again, before anything is changed."""
 

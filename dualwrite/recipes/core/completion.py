@@ -139,7 +139,7 @@ async def _take_over(
 
 async def _is_behind(owned: OwnedId, row: PreparedTxnState, text: str) -> bool:
     """Return whether Kafka has committed a later transaction than the row's; pairs of two clusters have no order."""
-    if not owned.kafka.coordinator_committed_later(row):
+    if not owned.kafka.memory.committed_later(row):
         return False
     return not is_elsewhere(row, text, await owned.kafka.cluster_id(owned.resolve_timeout_ms))
 

@@ -7,6 +7,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.client.transactions.recovery import CoordinatorMemory
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
@@ -79,22 +80,10 @@ class KafkaParticipant:
             self._cluster_id = await _result_of(self._producer.cluster_id(timeout_ms))
         return self._cluster_id
 
-    def coordinator_knows(self, row: PreparedTxnState) -> bool:
-        """Return whether the responses to the take-over prove that the row's transaction is open or was committed."""
-        return self._producer.coordinator_knows(row)
-
-    def coordinator_aborted(self, row: PreparedTxnState) -> bool:
-        """Return whether the responses to the take-over prove that the row's transaction was aborted."""
-        return self._producer.coordinator_aborted(row)
-
     @property
-    def coordinator_is_ending(self) -> bool:
-        """Whether markers were being written when the id was described in the take-over."""
-        return self._producer.coordinator_is_ending
-
-    def coordinator_committed_later(self, row: PreparedTxnState) -> bool:
-        """Return whether the responses to the take-over prove that a later transaction than the row's was committed."""
-        return self._producer.coordinator_committed_later(row)
+    def memory(self) -> CoordinatorMemory:
+        """The coordinator's memory of the id's last transaction, as the take-over has found it."""
+        return self._producer.memory
 
     end_of = _of_producer(lambda producer: producer.end_of)
     records_of = _of_producer(lambda producer: producer.records_of)

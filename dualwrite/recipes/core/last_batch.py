@@ -53,7 +53,7 @@ async def without_log(
     if not records:
         return NOT_PROVEN
     is_v2 = owned.kafka.guarantee.tier is not Tier.BOUNDED_V1
-    if verdict is Verdict.ABORTED or (is_v2 and owned.kafka.coordinator_aborted(row)):
+    if verdict is Verdict.ABORTED or (is_v2 and owned.kafka.memory.aborted(row)):
         log_kept(owned.transactional_id, row)
         return Proof(is_over=True, owed=records, verdict=Verdict.ABORTED)
     return Proof(is_over=False, not_proven=_not_proven(owned.transactional_id, row, why))

@@ -64,7 +64,7 @@ async def is_of_another_cluster(owned: OwnedId, row: PreparedTxnState, text: str
     Each cluster assigns the same pairs. The row of such a transaction says that it is settled, or given up; where it
     says neither, AnotherClusterError is raised, because the coordinator knows nothing of that cluster's decision.
     """
-    if not owned.kafka.coordinator_knows(row):
+    if not owned.kafka.memory.knows(row):
         return False  # the log is read, which tells the cluster
     if is_settled(row, text):
         return ongoing == row
@@ -98,7 +98,7 @@ async def prove(
     DatabaseWentBackError if they have been published again, KafkaTimeoutError if its end cannot be read now
     (TransactionHangsError if it has none), and StateRowError for an unreadable manifest.
     """
-    if owned.kafka.coordinator_knows(row):
+    if owned.kafka.memory.knows(row):
         return TOLD
     if is_settled(row, text):
         return IS_OVER
@@ -107,9 +107,7 @@ async def prove(
         return await without_log(owned, database, row, text, "its state row has no manifest")
     count(Counted.PROOFS)
     try:
-        end = await owned.kafka.end_of(
-            manifest, owned.resolve_timeout_ms, is_over=not owned.kafka.coordinator_is_ending
-        )
+        end = await owned.kafka.end_of(manifest, owned.resolve_timeout_ms, is_over=not owned.kafka.memory.is_ending)
         if end.aborted:
             await _assert_not_repaired(owned, database, manifest, end, ongoing)
     except AuthorizationError as error:
@@ -129,7 +127,7 @@ async def prove(
         if not ongoing.is_empty:
             # It is undecided and of the same producer id: its abort comes next, which may end both in a partition.
             return KNOWN
-        if owned.kafka.coordinator_is_ending:
+        if owned.kafka.memory.is_ending:
             raise _not_yet(owned, error) from error
         raise _hangs(owned, row, error) from error
     except OutcomeUnknown as error:  # not the outcome of a dual write: that one is decided
@@ -236,7 +234,7 @@ async def _assert_not_repaired(
     the aborted records to its end: a repair has records in each partition. The row is read once more, which fails if
     its lock is gone: then another process may have repaired the transaction, and have changed the row.
     """
-    if owned.kafka.coordinator_aborted(manifest.prepared_state):
+    if owned.kafka.memory.aborted(manifest.prepared_state):
         return
     repair = await owned.kafka.repair_of(manifest, end.aborted, ongoing, owned.resolve_timeout_ms)
     if repair is None:

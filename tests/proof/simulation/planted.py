@@ -98,7 +98,7 @@ MISTAKES: Final = {
     ),
     "what is owed is forgotten": Mistake([Edit(f"{_CORE}.completion", "owed=proof.owed", "owed=()")]),
     "the log is not asked": Mistake(
-        [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
+        [Edit(f"{_CORE}.repair", "if owned.kafka.memory.knows(row):", "if True:"), _UNVERIFIED]
     ),
     "a lock excludes nobody": Mistake(
         [
