@@ -54,9 +54,6 @@ class Repairability:
         self._tell: dict[str, bool] = {}
         """Whether the log of a topic shows how a transaction ended, by topic, as an outbox has found it."""
         self._warned: set[str] = set()
-        self.bounded: Guarantee | None = None
-        """The guarantee of brokers that abort prepared transactions, as the last dual write found it; None before the
-        first one, or if they do not."""
 
     async def check(
         self, entries: Iterable[BufferedRecord | BufferedOffsets], kafka: KafkaParticipant
@@ -66,8 +63,7 @@ class Repairability:
         Return the topics that do not exist yet, which cannot be checked: pass them to `check_created` once the records
         are sent. Raises KafkaTimeoutError if no broker responds.
         """
-        self.bounded = kafka.guarantee
-        new = self._new_topics(entries, self.bounded)
+        new = self._new_topics(entries, kafka.guarantee)
         return await self._look_up(new, kafka) if new else ()
 
     def _new_topics(self, entries: Iterable[BufferedRecord | BufferedOffsets], guarantee: Guarantee) -> Collection[str]:

@@ -93,9 +93,7 @@ class DualWriteSteps:
             owned.telemetry.reach(PausePoint.AFTER_BEGIN)
             write.bounded_ms = kafka.bounded_ms
             unseen: Collection[str] = ()
-            if write.bounded_ms is None:
-                self._repairability.bounded = None
-            else:
+            if write.bounded_ms is not None:
                 unseen = await self._repairability.check(write.records, kafka)
             owned.telemetry.sends(write.records, owed, ahead)
             sent = partial(owned.telemetry.reach, PausePoint.AFTER_SEND)
