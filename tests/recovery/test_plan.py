@@ -15,7 +15,7 @@ from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.recovery import DescribedState, Finding, Relation, relation_of
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, PreparedTxnState
 from dualwrite.recipes.core.proof import Verdict, noted_text, settled_text
-from dualwrite.recipes.recovery.plan import OF_OPEN, Action, Row, decide
+from dualwrite.recipes.recovery.plan import Action, Row, decide
 from dualwrite.recipes.recovery.seen import Cluster, Decision, Seen
 from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
 
@@ -256,12 +256,6 @@ def test_a_refusal_by_the_row_is_reported() -> None:
         refused = Action.IN_USE if facts.row is Row.HELD else Action.WENT_BACK
         is_over = has_row and commits_more(facts) and found_by(facts) not in (Finding.ABORTED, Finding.VANISHED)
         assert behind is (refused if is_over else plain), facts
-
-
-def test_a_closed_transaction_is_never_aborted() -> None:
-    for facts in EVERYTHING:
-        if facts.seen.described.state is not DescribedState.ONGOING:
-            assert action_of(facts, min_age_ms=0) not in OF_OPEN
 
 
 @pytest.mark.parametrize(

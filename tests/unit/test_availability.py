@@ -51,11 +51,6 @@ class World:
         return str(self.availability.note(error))
 
 
-def test_present_at_first() -> None:
-    world = World()
-    assert (world.availability.is_away, world.watch.starts) == (False, 0)
-
-
 def test_the_time_kafka_is_away_is_known_in_the_process_that_noticed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     seen = [world.availability.away_for_s]

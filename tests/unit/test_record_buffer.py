@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dualwrite.client.records.record import OffsetAndMetadata
 from dualwrite.client.records.send_arguments import Serializers
-from dualwrite.errors import IllegalStateError, InvalidRecordError, TransactionTooLargeError
+from dualwrite.errors import IllegalStateError, TransactionTooLargeError
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 
 
@@ -42,16 +42,6 @@ def test_later_changes_by_the_caller_are_not_sent() -> None:
     assert list(buffer)[1].offsets == {("in", 0): OffsetAndMetadata(1)}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "refused", [{"topic": "no/topic"}, {"topic": "t", "value": 5}, {"topic": "t", "partition": -1}]
-)
-def test_a_record_that_cannot_be_is_refused_at_once(refused: dict[str, object]) -> None:
-    buffer = RecordBuffer()
-    with pytest.raises(InvalidRecordError, match="not sent"):
-        buffer.send(**refused)  # type: ignore[arg-type]
-    assert not buffer
-
-
 def test_a_record_whose_block_ends_while_it_is_made_is_refused() -> None:
     def ends(value: str) -> bytes:
         buffer.close()  # as another thread does, behind a slow serializer
@@ -61,15 +51,6 @@ def test_a_record_whose_block_ends_while_it_is_made_is_refused() -> None:
     with pytest.raises(IllegalStateError, match="has ended"):
         buffer.send("t", "1")
     assert not buffer
-
-
-def test_a_closed_buffer_refuses_records() -> None:
-    buffer = RecordBuffer()
-    buffer.close()
-    with pytest.raises(IllegalStateError, match="has ended"):
-        buffer.send("t", "1")
-    with pytest.raises(IllegalStateError, match="has ended"):
-        buffer.send_offsets({("in", 0): 1}, "group")
 
 
 def test_the_limit_counts_kept_records_only() -> None:
