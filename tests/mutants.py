@@ -39,7 +39,7 @@ _PRODUCER_STATE: Final = "dualwrite/broker_emulator/log/producer_state.py"
 _TRANSACTIONS_COORDINATOR: Final = "dualwrite/broker_emulator/transactions/coordinator.py"
 _TRANSITIONS: Final = "dualwrite/broker_emulator/transactions/transitions.py"
 _ACCUMULATOR: Final = "dualwrite/client/records/accumulator.py"
-_CALLS: Final = "dualwrite/client/admin/calls.py"
+_ENDING: Final = "dualwrite/client/admin/ending.py"
 _TRANSACTION_END: Final = "dualwrite/client/log/transaction_end.py"
 _INITIALISATION: Final = "dualwrite/client/transactions/initialisation.py"
 _MANIFEST: Final = "dualwrite/client/transactions/manifest.py"
@@ -249,7 +249,7 @@ MUTANTS: Final = (
     Mutant(_ACCUMULATOR, " or queue.producer_epoch != producer_epoch):", "):", "unit/test_batches.py"),
     Mutant(_PARTITION_QUEUE, " and self.doubtful is None", "", "unit/test_batches.py"),
     Mutant(_PARTITION_QUEUE, "self.queue.has_gap and ", "", "unit/test_batches.py"),
-    Mutant(_CALLS, " or row.producer_epoch != producer_epoch:", ":", "recipes/test_torn.py"),
+    Mutant(_ENDING, " or row.producer_epoch != producer_epoch:", ":", "recipes/test_torn.py"),
     Mutant(
         _LOG_ENDS, "if again.finding is Finding.OPEN or again.described.is_ending:", "if False:", "recipes/test_torn.py"
     ),
