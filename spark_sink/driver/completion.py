@@ -262,7 +262,7 @@ class Completion:
         claim, producer, row, others = wanted
         if claim.verdict is Verdict.ABORT:
             if _is_used_later(producer, row):
-                return ended_by(_forgot(claim, row, producer.prepared_txn_state))
+                return ended_by(_forgot(claim, row.state, producer.prepared_txn_state))
             if await self._is_committed(producer, row):
                 return ended_by(_went_back(claim, row))
             return _Judged(claim, producer, None)
@@ -335,6 +335,8 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
         return Ended(Ending.LOST, records_gone(judgement), judged=row)
     if fate is Fate.COMMITTED:
         if not producer.prepared_txn_state.is_empty:  # of another transaction; else no request is needed
+            if judgement.repair is None:
+                return ended_by(_forgot(claim, row, producer.prepared_txn_state))
             await producer.complete_before_fencing(row, is_over=True)
             await producer.fence_others()
         return Ended(Ending.COMMITTED, judged=row)
@@ -381,16 +383,16 @@ def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
 def _is_used_later(producer: AsyncParticipantProducer, row: Prepared) -> bool:
     """Return whether another transaction than the row's is open under the id.
 
-    An id is leased again only after its row is recorded as ABORTED, so the store has forgotten that it was.
+    An id is leased again only after the end of its row is recorded, so the store has forgotten that it was.
     """
     found = producer.prepared_txn_state
     return not row.state.is_empty and not found.is_empty and found != row.state
 
 
-def _forgot(claim: Claim, row: Prepared, found: PreparedTxnState) -> StoreWentBackError:
+def _forgot(claim: Claim, row: PreparedTxnState, found: PreparedTxnState) -> StoreWentBackError:
     return StoreWentBackError(
         f"the transactional id {claim.transactional_id!r} has the open transaction {found}, but the row of its "
-        f"attempt {claim.attempt_id} wants an older one, {row.state}, aborted: the commit store has lost later "
+        f"attempt {claim.attempt_id} has an older one, {row}, {_ENDS[claim.verdict]}: the commit store has lost later "
         "changes, by a failover to a replica that did not have them, or by a restore. Nothing was changed; the open "
         "transaction may have been decided"
     )
@@ -424,6 +426,8 @@ def _doubt(claim: Claim, judgement: Judgement) -> SinkError | None:
     _log.error("%s", doubt)
     return doubt
 
+
+_ENDS: Final = {Verdict.ABORT: "to be aborted", Verdict.COMMIT: "which Kafka has committed"}
 
 _UNPROVEN: Final = (
     "nothing proves that %s of %s was committed: neither the log nor a manifest has evidence (%s), and the "

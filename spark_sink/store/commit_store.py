@@ -23,7 +23,6 @@ from spark_sink.store.attempt_states import (
     AttemptEvent,
     AttemptStatus,
     Prepared,
-    before,
 )
 from spark_sink.store.connections import engine_for
 from spark_sink.store.deciding import DecisionSteps
@@ -169,7 +168,8 @@ class CommitStore(PlanSteps, AttemptSteps, DecisionSteps, FinishSteps):
         A batch whose files a table can no longer get may be LOST too; with `owed`, also one whose files the table has
         not got yet. A batch whose decision is lost has attempts that are to be aborted although Kafka has committed
         them, or has a newer transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is
-        written again. Its other attempts with an abort verdict may be open in Kafka, and are left alone.
+        written again. Its other attempts with an abort verdict may be open in Kafka, and are left alone. A batch whose
+        decision is there may have such ids too, of a later batch; its attempts there are committed.
 
         `gone` is the id of a Kafka cluster that is gone: attempts of the batch that were prepared there are given up,
         and the decided ones among them are LOST. Return whether there was such a batch, or such an attempt.
@@ -186,10 +186,13 @@ class CommitStore(PlanSteps, AttemptSteps, DecisionSteps, FinishSteps):
             given_up = self._give_up_in(gone, connection, sink_id, of_batch) if gone else False
             if connection.execute(update).rowcount == 1 or files or given_up:
                 return True
-            condemned = (*of_batch, a.status.in_(before(AttemptEvent.ABORT)), a.detail.is_not(None))
-            went_back = connection.scalars(sa.select(a.attempt_id).where(*condemned)).all()
+            noted = (*of_batch, a.status.in_(list(VERDICTS)), a.detail.is_not(None))
+            went_back = connection.scalars(sa.select(a.attempt_id).where(*noted)).all()
             self._retired.retire(connection, sink_id, went_back)
-            return self._change(connection, AttemptEvent.ABORT, a.attempt_id.in_(went_back)) > 0
+            for event in (AttemptEvent.COMMIT, AttemptEvent.ABORT):
+                self._change(connection, event, a.attempt_id.in_(went_back))
+            self._close_batches(connection, sink_id, lost=False)
+            return bool(went_back)
 
         return self._transactions.write(steps)
 

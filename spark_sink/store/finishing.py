@@ -131,9 +131,9 @@ class FinishSteps(StoreRows):
         return {each: Ended(Ending.LEFT, end.error) if each in outdated else end for each, end in ended.items()}
 
     def _note_went_back(self, connection: sa.Connection, attempt_id: str, detail: str) -> None:
-        """Note why an attempt with an abort verdict must not be aborted; only such an attempt can be acknowledged."""
+        """Note why the transactional id of an attempt is left alone; only such an attempt can be acknowledged."""
         a = self._attempt.c
-        update = sa.update(self._attempt).where(a.attempt_id == attempt_id, a.status == after(AttemptEvent.CONDEMN))
+        update = sa.update(self._attempt).where(a.attempt_id == attempt_id, a.status.in_(list(VERDICTS)))
         connection.execute(update.values(detail=detail[:DETAIL_LENGTH], updated_at=sa.func.now()))
 
     def orphans(self, sink_id: str, pairs: Mapping[str, str], cluster_id: str) -> dict[str, AttemptStatus | None]:

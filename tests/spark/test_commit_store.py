@@ -691,6 +691,22 @@ def test_only_an_attempt_found_committed_in_kafka_is_acknowledged(store: AnyStor
     assert leased_slots(store, sink, plan(store, sink), 1) == [1]  # an abort of the first id may be under way
 
 
+def test_a_decided_attempt_whose_id_has_a_later_transaction_is_acknowledged(store: AnyStore, sink: str) -> None:
+    generation = plan(store, sink)
+    noted, other = (prepared(store, sink, generation, partition=number) for number in range(2))
+    store.decide(decision(sink, generation, noted, other), FAIL)
+    assert not store.acknowledge_lost(sink, QUERY, 0)
+    store.record(sink, {noted: Ended(Ending.FAILED, StoreWentBackError("its id has a later transaction"))})
+    assert [row.status for row in store.batches(sink)] == [BatchStatus.COMMIT]
+    assert store.acknowledge_lost(sink, QUERY, 0)
+    assert [claim.attempt_id for claim in store.claims(sink)] == [other]
+    store.record(sink, {other: Ended(Ending.COMMITTED, judged=STATE)})
+    assert {status_of(store, sink, each) for each in (noted, other)} == {AttemptStatus.COMMITTED}
+    assert [row.status for row in store.batches(sink)] == [BatchStatus.DONE]
+    assert not store.acknowledge_lost(sink, QUERY, 0)
+    assert leased_slots(store, sink, plan(store, sink), 1) == [1]  # the first id is left to that transaction
+
+
 def test_attempts_in_a_cluster_that_is_gone_are_given_up(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     text = str(Manifest(STATE, "gone", (), has_offsets=False))

@@ -26,7 +26,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from spark_sink.driver.finisher import CommitSummary
 from spark_sink.driver.recovery import Action
-from spark_sink.errors import BatchLostError, SinkError, SinkOptionError
+from spark_sink.errors import BatchLostError, SinkError, SinkOptionError, StoreWentBackError
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.attempt_states import AttemptStatus, Prepared
 from spark_sink.store.commit_store import CommitStore
@@ -219,6 +219,37 @@ def test_repaired_records_are_not_published_again_for_a_restored_store(
         summary = site.finish()
         assert (summary.committed, summary.repaired) == (1, 0)
         site.assert_agreed("a")
+
+
+@pytest.mark.parametrize(
+    ("reached", "comes_back"),
+    [(P.AFTER_DECISION, False), (P.AMONG_COMPLETIONS, True)],
+    ids=["acknowledged", "the newer store comes back"],
+)
+@every_tier
+def test_a_decided_batch_that_a_restored_store_does_not_know_is_not_aborted(
+    tmp_path: Path, tier: Tier, reached: PausePoint, comes_back: bool
+) -> None:
+    with repair_site(tier, tmp_path) as site:
+        first = site.decided("a", "b")
+        backup = site.backup()
+        assert first.go_on().error is None
+        site.writing(1, "c", "d").until(reached).kill()
+        newer, opened = site.backup(), site.world.open_ids()
+        site.restore(backup)
+        for _ in range(2):
+            with pytest.raises(StoreWentBackError, match=r"which Kafka has committed.*bring the newer"):
+                site.write(1, "c", "d")
+        assert site.world.open_ids() == opened
+        if comes_back:
+            site.restore(newer)
+            site.finish()
+            site.assert_agreed("a", "b", "c", "d")
+        else:
+            assert site.store.acknowledge_lost("s", QUERY, 0)
+            site.write(1, "c", "d")
+            assert site.world.open_ids() == opened, "the newer store may have decided them"
+            assert {batch.status for batch in site.store.batches("s")} == {BatchStatus.DONE}
 
 
 def _repaired_by_another_id(site: RepairSite, rows: pa.RecordBatch) -> None:

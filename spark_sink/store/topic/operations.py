@@ -365,7 +365,7 @@ def record(rows: SinkRows, ended: Mapping[str, Ended]) -> Step[dict[str, Ended]]
             changes[attempt_id] = _event(row, event, **_detail_of(end))
             if end.ending is Ending.LOST:
                 retired.append(row.transactional_id)
-        elif isinstance(end.error, StoreWentBackError) and row.status is after(AttemptEvent.CONDEMN):
+        elif isinstance(end.error, StoreWentBackError) and row.status in VERDICTS:
             columns = {"detail": str(end.error)[:DETAIL_LENGTH]}
             changes[attempt_id] = Put(ATTEMPT, attempt_id, columns, ("updated_at",))
     answer = {each: Ended(Ending.LEFT, end.error) if each in outdated else end for each, end in ended.items()}
@@ -415,9 +415,15 @@ def acknowledge_lost(rows: SinkRows, query_id: str, batch_id: int, gone: str) ->
     lost = [row for row in rows.batches([BatchStatus.LOST]) if row.acknowledged_at is None]
     if any((row.query_id, row.batch_id) == (query_id, batch_id) for row in lost):
         return _changed(True, [Put(BATCH, key, {}, ("acknowledged_at",))])
-    went_back = [row for row in of_batch if row.detail is not None and row.status in before(AttemptEvent.ABORT)]
-    changes = [_event(row, AttemptEvent.ABORT) for row in went_back]
-    return _changed(bool(went_back), [*changes, *_retired(rows, [row.transactional_id for row in went_back])])
+    went_back = [row for row in of_batch if row.detail is not None and row.status in VERDICTS]
+    changes = {
+        row.attempt_id: _event(row, event)
+        for row in went_back
+        for event in (AttemptEvent.COMMIT, AttemptEvent.ABORT)
+        if row.status in before(event)
+    }
+    ids = [row.transactional_id for row in went_back]
+    return _changed(bool(went_back), [*changes.values(), *_retired(rows, ids), *_closed(rows, changes)])
 
 
 def _given_up(rows: SinkRows, attempts: Collection[AttemptRow], cluster_id: str, key: str) -> list[Put]:
