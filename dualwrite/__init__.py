@@ -126,6 +126,7 @@ if TYPE_CHECKING:
         SentRecords as SentRecords,
         StoredRecords as StoredRecords,
         TopicPartition as TopicPartition,
+        aiokafka_group_metadata as aiokafka_group_metadata,
     )
 
 _MODULES: Final = {
@@ -217,6 +218,7 @@ _MODULES: Final = {
     "SentRecords": "dualwrite.producer",
     "StoredRecords": "dualwrite.producer",
     "TopicPartition": "dualwrite.producer",
+    "aiokafka_group_metadata": "dualwrite.producer",
 }
 
 _PACKAGES: Final = {

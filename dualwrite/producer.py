@@ -29,7 +29,7 @@ from dualwrite.client.records.record import (
 )
 from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
 from dualwrite.client.records.traces import end_unsent
-from dualwrite.client.transactions.group_metadata import group_of, positions_of
+from dualwrite.client.transactions.group_metadata import aiokafka_group_metadata, group_of, positions_of
 from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import DualWriteError, IllegalStateError
@@ -50,6 +50,7 @@ __all__ = [
     "StoredRecords",
     "TopicPartition",
     "Transaction",
+    "aiokafka_group_metadata",
 ]
 
 ResultT = TypeVar("ResultT")
@@ -162,8 +163,9 @@ class Producer(ProducerBase[RecordFuture]):
         `offsets` is a mapping of `TopicPartition` to numbers or `OffsetAndMetadata` (kafka-python's and aiokafka's
         too), or the list that `position()` of a confluent-kafka consumer returns; an offset is that of the next record
         to read. `group_metadata` identifies the consumer: `group_metadata()` of kafka-python,
-        `consumer_group_metadata()` of confluent-kafka, an aiokafka consumer, or a `ConsumerGroupMetadata`. With a
-        group id alone, Kafka cannot refuse a consumer that has lost its partitions.
+        `consumer_group_metadata()` of confluent-kafka, `aiokafka_group_metadata(consumer)` as it was when the records
+        were read, or a `ConsumerGroupMetadata`. With a group id alone, Kafka cannot refuse a consumer that has lost its
+        partitions.
 
         Raises `AbortableError` (for example if the consumer is no longer a member), `FencedError`,
         `KafkaTimeoutError`; `TypeError` and `ValueError` for other arguments, and then nothing was sent.

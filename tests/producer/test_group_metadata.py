@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator
+from dualwrite.client.records.record import NoMember
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.errors import AbortableError
-from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
+from dualwrite.producer import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+    aiokafka_group_metadata,
+)
 from tests.producer.conftest import MakeProducer
 from tests.support.conditions import until
 
@@ -177,30 +184,99 @@ def test_an_old_generation_of_a_living_member_is_refused(emulator: Emulator, pro
         consumer.close()
 
 
+def aiokafka_consumer(emulator: Emulator) -> Any:
+    return aiokafka.AIOKafkaConsumer(
+        "events",
+        bootstrap_servers=emulator.bootstrap_servers,
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=50,
+    )
+
+
+EVENTS_0 = aiokafka.TopicPartition("events", 0)
+
+
 def test_an_aiokafka_consumer(emulator: Emulator, producer: Producer) -> None:
     async def read_and_commit() -> tuple[ConsumerGroupMetadata, int]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            "events",
-            bootstrap_servers=emulator.bootstrap_servers,
-            group_id="g",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        )
-        await consumer.start()
-        try:
+        async with aiokafka_consumer(emulator) as consumer:
             for _ in range(3):
                 await consumer.getone()
-            partition = aiokafka.TopicPartition("events", 0)
-            offsets = {partition: await consumer.position(partition)}
-            await asyncio.to_thread(producer.send_offsets_to_transaction, offsets, consumer)
+            group = aiokafka_group_metadata(consumer)
+            offsets = {EVENTS_0: await consumer.position(EVENTS_0)}
+            await asyncio.to_thread(producer.send_offsets_to_transaction, offsets, group)
             await asyncio.to_thread(producer.commit_transaction)
-            return group_of(consumer), await consumer.committed(partition)
-        finally:
-            await consumer.stop()
+            return group, await consumer.committed(EVENTS_0)
 
     group, committed = asyncio.run(read_and_commit())
     assert (group.group_id, group.generation_id >= 1, group.member_id != "") == ("g", True, True)
     assert committed == 3
+
+
+def test_a_partition_that_moved_in_the_background_is_refused(emulator: Emulator, producer: Producer) -> None:
+    """The consumer is a member again, without the partition whose record it holds."""
+
+    async def read_and_lose() -> None:
+        async with aiokafka_consumer(emulator) as consumer:
+            await consumer.getone()
+            group = aiokafka_group_metadata(consumer)
+            async with aiokafka_consumer(emulator):  # starts when both have joined
+                now = aiokafka_group_metadata(consumer)
+                assert now.generation_id > group.generation_id >= 1
+                with pytest.raises(TypeError, match=r"give .*aiokafka_group_metadata\(consumer\)"):
+                    producer.send_offsets_to_transaction({EVENTS_0: 1}, consumer)
+                with pytest.raises(AbortableError) as caught:
+                    await asyncio.to_thread(producer.send_offsets_to_transaction, {EVENTS_0: 1}, group)
+                assert caught.value.error_code == ILLEGAL_GENERATION
+
+    asyncio.run(read_and_lose())
+
+
+# ---- consumers that are no members ------------------------------------------------------------------------------
+
+
+def stopped_aiokafka(emulator: Emulator) -> Any:
+    async def left() -> Any:
+        async with aiokafka_consumer(emulator) as consumer:
+            await consumer.getone()
+        return aiokafka_group_metadata(consumer)
+
+    return asyncio.run(left())
+
+
+def slow_kafka_python(emulator: Emulator) -> Any:
+    """Return the metadata after the heartbeat thread has left the group, for want of a poll."""
+    slow = KafkaPython(emulator, max_poll_interval_ms=100, heartbeat_interval_ms=50, session_timeout_ms=6_000)
+    try:
+        slow.read(1)
+        until(lambda: slow.metadata().generation_id < 0)
+        return slow.metadata()
+    finally:
+        slow.close()
+
+
+def librdkafka_before_it_joined(emulator: Emulator) -> Any:
+    consumer = Librdkafka(emulator)
+    try:
+        return consumer.metadata()
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("metadata_of", [stopped_aiokafka, slow_kafka_python, librdkafka_before_it_joined])
+def test_the_metadata_of_a_consumer_that_is_no_member_is_refused(
+    emulator: Emulator, producer: Producer, metadata_of: Any
+) -> None:
+    """Kafka would accept the offsets, although another consumer reads the same records again."""
+    metadata = metadata_of(emulator)
+    for refused in (metadata, group_of(metadata)):
+        with pytest.raises(AbortableError, match="no member of group"):
+            producer.send_offsets_to_transaction({EVENTS_0: 1}, refused)
+        with pytest.raises(AbortableError, match="no member of group"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        producer.begin_transaction()
 
 
 # ---- not group metadata -----------------------------------------------------------------------------------------
@@ -209,7 +285,7 @@ def test_an_aiokafka_consumer(emulator: Emulator, producer: Producer) -> None:
 @pytest.mark.parametrize(
     ("serialized", "group"),
     [
-        (b"CGMDv2:\xff\xff\xff\xffg\0\0\1", ConsumerGroupMetadata("g", -1, "", None)),
+        (b"CGMDv2:\xff\xff\xff\xffg\0\0\1", NoMember("g")),
         (b"CGMDv2:\x05\0\0\0g\0m\0\0i\0", ConsumerGroupMetadata("g", 5, "m", "i")),
         (b"CGMDv2:\x05\0\0\0g\0m\0\0\0", ConsumerGroupMetadata("g", 5, "m", "")),
     ],

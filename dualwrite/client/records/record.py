@@ -75,3 +75,7 @@ class ConsumerGroupMetadata:
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+
+
+class NoMember(ConsumerGroupMetadata):
+    """The metadata of a client's consumer that is no member of its group, from which Kafka would accept any offset."""

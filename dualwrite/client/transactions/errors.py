@@ -122,6 +122,16 @@ def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
     )
 
 
+def no_member(transactional_id: str, group_id: str) -> AbortableError:
+    """Return the error for offsets of a consumer that has left its group, or is not in it yet."""
+    return AbortableError(
+        f"the consumer whose offsets transactional id {transactional_id!r} was to commit is no member of group "
+        f"{group_id!r}, and Kafka accepts offsets without a membership from anyone, so they were not sent: another "
+        f"consumer may read these records again; {WHAT_TO_DO[ErrorClass.ABORTABLE]} with records that it reads as a "
+        "member. A consumer that assigns its partitions itself gives its group id instead of its metadata"
+    )
+
+
 def earlier_hangs(
     transactional_id: str, producer_id: int, hanging: Mapping[TopicPartition, OpenAt]
 ) -> TransactionHangsError:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.records.record import ConsumerGroupMetadata, NoMember, OffsetAndMetadata, TopicPartition
 from dualwrite.exact import exact
 
 _GENERATION: Final = struct.Struct("=i")  # librdkafka writes it as its machine does
@@ -19,10 +19,12 @@ _LIBRDKAFKA_NOTHING_READ: Final = -1001
 
 def group_of(given: Any) -> ConsumerGroupMetadata:
     """Return the group metadata from any of: a group id, a `ConsumerGroupMetadata`, kafka-python's `group_metadata()`,
-    confluent-kafka's `consumer_group_metadata()`, an aiokafka consumer (which has no such method).
+    confluent-kafka's `consumer_group_metadata()`. A consumer that is no member of its group is a `NoMember`.
 
     Raises `TypeError` or `ValueError` for anything else.
     """
+    if isinstance(given, NoMember):
+        return given
     if isinstance(given, ConsumerGroupMetadata):
         instance = given.group_instance_id
         return ConsumerGroupMetadata(
@@ -35,12 +37,8 @@ def group_of(given: Any) -> ConsumerGroupMetadata:
         return ConsumerGroupMetadata(_group_id(given))
     if isinstance(given, bytes):
         return _of_librdkafka(given)
-    if type(given).__module__.startswith("aiokafka."):
-        return _of_aiokafka(given)
     try:
-        return ConsumerGroupMetadata(
-            _group_id(given.group_id), given.generation_id, given.member_id, given.group_instance_id
-        )
+        return _of_client(given.group_id, given.generation_id, given.member_id, given.group_instance_id)
     except AttributeError:
         raise _unknown(given) from None
 
@@ -49,8 +47,14 @@ def _unknown(given: Any) -> TypeError:
     return TypeError(
         f"the group metadata is {type(given).__name__}; nothing was sent: give a ConsumerGroupMetadata, "
         "kafka-python's consumer.group_metadata(), confluent-kafka's consumer.consumer_group_metadata(), "
-        "an aiokafka consumer, or the group id of a consumer that assigns partitions itself"
+        "aiokafka_group_metadata(consumer) as it was when the records were read, or the group id of a consumer that "
+        "assigns partitions itself"
     )
+
+
+def _of_client(group_id: Any, generation_id: int, member_id: str, instance_id: str | None) -> ConsumerGroupMetadata:
+    kind = ConsumerGroupMetadata if generation_id >= 0 else NoMember
+    return kind(_group_id(group_id), generation_id, member_id, instance_id)
 
 
 def _group_id(group_id: Any) -> str:
@@ -73,7 +77,7 @@ def _of_librdkafka(serialized: bytes) -> ConsumerGroupMetadata:
             instance_id = instance[1:-1].decode()
         else:
             raise ValueError(instance)
-        return ConsumerGroupMetadata(_group_id(group_id.decode()), generation_id, member_id.decode(), instance_id)
+        return _of_client(group_id.decode(), generation_id, member_id.decode(), instance_id)
     except (ValueError, struct.error) as error:
         raise ValueError(
             f"these {len(serialized)} bytes are not group metadata in a known format of librdkafka (2.x): give a "
@@ -81,15 +85,19 @@ def _of_librdkafka(serialized: bytes) -> ConsumerGroupMetadata:
         ) from error
 
 
-def _of_aiokafka(consumer: Any) -> ConsumerGroupMetadata:
-    """Read the membership from private members of an aiokafka consumer, which has no public ones (0.10 to 0.14).
+def aiokafka_group_metadata(consumer: Any) -> ConsumerGroupMetadata:
+    """Return the present membership of an aiokafka consumer, for `send_offsets_to_transaction`.
 
-    tests/producer/test_group_metadata.py fails when aiokafka changes them.
+    Call it as soon as `getone()` or `getmany()` has returned, before the next `await`: aiokafka rebalances in the
+    background, and Kafka accepts offsets of partitions that have moved from a consumer that is a member again.
+
+    Raises `TypeError` if it has none. It reads private members of the consumer, which has no public ones (0.10 to
+    0.14); tests/producer/test_group_metadata.py fails when aiokafka changes them.
     """
     coordinator = getattr(consumer, "_coordinator", None)
     try:
-        return ConsumerGroupMetadata(
-            _group_id(coordinator.group_id),  # type: ignore[union-attr]
+        return _of_client(
+            coordinator.group_id,  # type: ignore[union-attr]
             coordinator.generation,  # type: ignore[union-attr]
             coordinator.member_id,  # type: ignore[union-attr]
             coordinator._group_instance_id,  # type: ignore[union-attr]  # noqa: SLF001

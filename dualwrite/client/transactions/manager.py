@@ -19,9 +19,9 @@ from dualwrite.client import messages as m
 from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
-from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.records.record import ConsumerGroupMetadata, NoMember, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.context import FINISHED, PRODUCING, TransactionContext
-from dualwrite.client.transactions.errors import decisive_code, earlier_hangs, offsets_may_go_back
+from dualwrite.client.transactions.errors import decisive_code, earlier_hangs, no_member, offsets_may_go_back
 from dualwrite.client.transactions.initialisation import Step, described
 from dualwrite.client.transactions.open_transaction import GroupOffsets
 from dualwrite.client.transactions.producer_state import COMPLETE_TRANSACTION
@@ -140,6 +140,9 @@ class TransactionManager(TransactionContext):
         self.enter(Call.SEND_OFFSETS)
         operation = self.start(Call.SEND_OFFSETS.value, argument)
         transaction = self.transaction
+        if isinstance(group, NoMember):
+            self.fail_abortable(no_member(self.transactional_id, group.group_id))
+            return operation
         if transaction.offsets.may_go_back(argument):
             self.fail_abortable(offsets_may_go_back(self.transactional_id, group.group_id))
             return operation

@@ -23,7 +23,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
-from dualwrite.client.transactions.group_metadata import group_of
+from dualwrite.client.transactions.group_metadata import aiokafka_group_metadata
 from dualwrite.errors import ConfigError, KafkaTimeoutError
 from dualwrite.recipes.consume.consumers import NotingAdapter, Positions, listener
 
@@ -191,7 +191,7 @@ class AiokafkaAdapter(NotingAdapter):
         return found
 
     def _membership(self) -> ConsumerGroupMetadata:
-        return group_of(self._consumer)
+        return aiokafka_group_metadata(self._consumer)
 
 
 class _UnstableOffsetsError(KafkaError):
