@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+from dualwrite.client.late_log import log_guarded
 from dualwrite.client.monotonic import monotonic_s
 from dualwrite.monkey_patches import assert_unpatched
 
@@ -50,7 +51,8 @@ class IoThread:
             try:
                 self.loop.run_forever()
             except BaseException as error:  # asyncio passes SystemExit on, and all producers need this thread
-                _log.warning("a callback raised %s in the I/O thread, which continues", type(error).__name__)
+                kind = type(error).__name__
+                log_guarded(_log, logging.WARNING, "a callback raised %s in the I/O thread, which continues", kind)
 
     def start(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
         """Run a coroutine in the loop. May be called from any other thread."""

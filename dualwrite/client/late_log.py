@@ -1,4 +1,4 @@
-"""Log messages of code that runs under a lock."""
+"""Log messages of code that must go on if a handler of the application fails, and of code that runs under a lock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from collections.abc import Callable
 from functools import partial
 
 from dualwrite.guarded import pass_on_signal
+
+
+def log_guarded(
+    logger: logging.Logger, level: int, message: str, *arguments: object, exc_info: bool = False, stacklevel: int = 1
+) -> None:
+    """Log a message, without an error if a handler of the application fails."""
+    try:
+        logger.log(level, message, *arguments, exc_info=exc_info, stacklevel=stacklevel + 1)
+    except Exception as error:
+        pass_on_signal(error)
+        if logging.raiseExceptions:
+            traceback.print_exc()
 
 
 class LateLog:
@@ -29,7 +41,7 @@ class LateLog:
 
     def note(self, logger: logging.Logger, level: int, message: str, *arguments: object) -> None:
         """Note a message."""
-        self._noted.append(partial(logger.log, level, message, *arguments))
+        self._noted.append(partial(log_guarded, logger, level, message, *arguments))
 
     def flush(self) -> None:
         """Log the messages noted so far. Call it without the lock. Two threads that log at once may mix their order."""
@@ -38,9 +50,4 @@ class LateLog:
                 log = self._noted.popleft()
             except IndexError:  # another thread logs it
                 return
-            try:
-                log()
-            except Exception as error:  # of a handler, which must not fail the caller
-                pass_on_signal(error)
-                if logging.raiseExceptions:
-                    traceback.print_exc()
+            log()

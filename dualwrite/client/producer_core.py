@@ -17,6 +17,7 @@ from typing import Final
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.io_thread import this_process
+from dualwrite.client.late_log import log_guarded
 from dualwrite.client.monotonic import monotonic_ms
 from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
@@ -603,7 +604,7 @@ class ProducerCore:
         """Log the failure, if any, of the call that `close()` waited for."""
         failed = failed_on_close(operation)
         if failed is not None:
-            _log.log(failed.level, "%s", failed.message)
+            log_guarded(_log, failed.level, "%s", failed.message)
 
     def mark_closed(self, *, pending: bool, hand_over: bool = False) -> None:
         """Refuse further calls, end all waits with an error, and log the calls and transactions left unfinished.

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import LastError, error_name, missing_right
+from dualwrite.client.late_log import log_guarded
 from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import MarkerPace
 from dualwrite.client.producer_port import Outgoing, ProducerPort
@@ -144,7 +145,7 @@ class Sender:
     def _fail_on_bug(self, error: BaseException) -> None:
         """End the producer. An exception of a signal's handler, which leaves as much undone, is raised again."""
         cause = "a bug in" if isinstance(error, Exception) else "an interruption of"
-        _log.exception("%s the producer; the producer is no longer usable", cause)
+        log_guarded(_log, logging.ERROR, "%s the producer; the producer is no longer usable", cause, exc_info=True)
         fatal = FatalError(f"{cause} the producer: {type(error).__name__}: {error}")
         fatal.__cause__ = error
         with self._lock:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import logging
+import os
+import socket
+import threading
 from itertools import pairwise
 
 import pytest
 
-from dualwrite.broker_emulator import Emulator, Error, Fault
+from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault
 from dualwrite.client import late_log, producer_core
-from dualwrite.errors import AbortableError, FencedError
-from dualwrite.producer import Producer
-from tests.producer.conftest import MakeProducer
+from dualwrite.client.io_thread import shared_io_thread
+from dualwrite.errors import AbortableError, FatalError, FencedError
+from dualwrite.producer import Producer, ProducerState
+from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.support.conditions import until
 from tests.support.strikes import Strike, strike
 
@@ -116,3 +122,91 @@ def test_a_signal_leaves_the_lock_to_the_handler_of_its_exception(make_producer:
     assert counted.places > 0
     for place in range(1, counted.places + 1):
         strike(place, act, inside=places)
+
+
+# ---- handlers that fail -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing_handler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a handler of the application fail at each message of the client, as on a full disk; return the messages."""
+    failed: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            failed.append(record.getMessage())
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    client = logging.getLogger("dualwrite.client")
+    monkeypatch.setattr(client, "handlers", [Handler()])
+    monkeypatch.setattr(client, "level", logging.DEBUG)
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    return failed
+
+
+def test_a_commit_goes_on_over_another_connection_although_a_handler_fails(
+    producer: Producer, emulator: Emulator, read_committed: ReadCommitted, failing_handler: list[str]
+) -> None:
+    producer.begin_transaction()
+    producer.send("orders", b"x")
+    emulator.faults.add(Fault(api="EndTxn", action=DropReply(), count=1))
+    producer.commit_transaction()
+    assert read_committed() == [b"x"]
+    assert any("connection was lost" in message for message in failing_handler), failing_handler
+
+
+def test_a_broker_that_was_away_is_connected_to_although_a_handler_fails(
+    failing_handler: list[str],
+) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{reserved.getsockname()[1]}"
+    producer = Producer(bootstrap_servers=listen, transactional_id="away", reconnect_backoff_ms=5, retry_backoff_ms=5)
+    waiting = threading.Thread(target=producer.init_transactions)
+    waiting.start()
+    until(lambda: any(message.startswith("cannot connect") for message in failing_handler))
+    with Emulator(listen=listen):
+        waiting.join(60)
+        assert producer.state is ProducerState.READY
+        producer.close()
+
+
+def test_the_callbacks_of_a_batch_are_called_although_a_handler_fails_after_one(
+    make_producer: MakeProducer, failing_handler: list[str]
+) -> None:
+    called: list[str] = []
+
+    def failing(metadata: object, error: object) -> None:
+        called.append("first")
+        raise ValueError("of the application")
+
+    with make_producer(None, linger_ms=60_000) as producer:
+        producer.send("orders", b"1", on_delivery=failing)
+        producer.send("orders", b"2", on_delivery=lambda metadata, error: called.append("second"))
+        producer.flush()
+        until(lambda: called == ["first", "second"])
+
+
+def test_a_bug_ends_the_calls_of_a_producer_although_a_handler_fails(
+    producer: Producer, failing_handler: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(now_ms: float) -> None:
+        raise AssertionError("a bug")
+
+    producer.begin_transaction()
+    producer.send("orders", b"x")
+    monkeypatch.setattr(producer._core._sender, "_poll_manager", bug)
+    with pytest.raises(FatalError, match="a bug"):
+        producer.commit_transaction()
+    assert producer.state is ProducerState.FATAL_ERROR
+
+
+def test_the_io_thread_goes_on_although_a_handler_fails(failing_handler: list[str]) -> None:
+    thread = shared_io_thread()
+
+    def ends_the_loop() -> None:
+        raise SystemExit
+
+    thread.loop.call_soon_threadsafe(ends_the_loop)
+    until(lambda: any("raised SystemExit" in message for message in failing_handler))
+    assert thread.start(asyncio.sleep(0, "alive")).result(60) == "alive"

@@ -12,6 +12,7 @@ from dualwrite.client.admin.calls import AdminCalls, Producers, single
 from dualwrite.client.admin.driver import RETRIABLE, AdminDriver, Located, NoResponseError, failure, name_of
 from dualwrite.client.admin.results import ActiveProducer, TerminatedTransaction, TransactionDescription
 from dualwrite.client.error_texts import error_name
+from dualwrite.client.late_log import log_guarded
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
@@ -139,7 +140,8 @@ class TransactionEnds:
                 if await self._driver.request_once(node_id, call, self._deadline_s) == 0:
                     ended.add(transactional_id)
             except (NoResponseError, KafkaError) as error:
-                _log.debug("the end of %s of %s: %s", pairs[transactional_id], transactional_id, error)
+                pair = pairs[transactional_id]
+                log_guarded(_log, logging.DEBUG, "the end of %s of %s: %s", pair, transactional_id, error)
 
         await asyncio.gather(*(end(*each) for each in located.nodes.items()))
         return ended

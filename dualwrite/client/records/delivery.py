@@ -14,6 +14,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
+from dualwrite.client.late_log import log_guarded
 from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import RecordMetadata, StoredRecords
 from dualwrite.errors import Api, ErrorClass, KafkaError, error_class
@@ -135,7 +136,8 @@ class DeliveryCallbacks:
                 else:
                     callback(metadata_of(sent, index, timestamp_ms), None)
             except BaseException as error:
-                _log.exception("a delivery callback of a record for %s-%d failed", batch.topic, batch.partition)
+                failed = "a delivery callback of a record for %s-%d failed"
+                log_guarded(_log, logging.ERROR, failed, batch.topic, batch.partition, exc_info=True)
                 if not isinstance(error, Exception):
                     interruption = error
         if interruption is not None:

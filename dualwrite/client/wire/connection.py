@@ -126,12 +126,14 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         waiting = self._waiting
         self.unserved = bool(waiting) and waiting[0].correlation_id == self._first_correlation_id
-        self._on_lost(self)
-        while self._waiting:
-            self._waiting.popleft().on_response(None)
-        for held in self._held or ():
-            if held.on_response is not None:
-                held.on_response(None)
+        try:
+            self._on_lost(self)
+        finally:
+            while self._waiting:
+                self._waiting.popleft().on_response(None)
+            for held in self._held or ():
+                if held.on_response is not None:
+                    held.on_response(None)
 
     # ---- requests -------------------------------------------------------------------------------------------
 

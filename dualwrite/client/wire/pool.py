@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from dualwrite.client.error_texts import LastError, reason_of
+from dualwrite.client.late_log import log_guarded
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.client.wire.frames import Framer
@@ -239,10 +240,11 @@ class ConnectionPool:
         except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             self._note(f"cannot connect to {node}: {reason}")
-        except Exception as error:  # without a record of the end, the node would be "connecting" for ever
-            _log.exception("a bug while connecting to %s; it is tried again", node)
+        except Exception as error:
+            log_guarded(_log, logging.ERROR, "a bug while connecting to %s; it is tried again", node, exc_info=True)
             self._note(f"a bug while connecting to {node}: {type(error).__name__}: {error}")
-        del node.connecting[owner]
+        finally:  # else the node would be "connecting" for ever
+            del node.connecting[owner]
         if connection is None or connection.lost:
             self._attempt_failed(node, reached=refused or connection is not None)
         else:
@@ -275,19 +277,19 @@ class ConnectionPool:
     def _lost(self, node: _Node, connection: Connection) -> None:
         if connection not in node.connections:
             return
-        if not self._closed:
-            self._note(f"{node}: {connection.problem}")
         node.unserved = connection.unserved
         node.losses += 1
         node.connections.remove(connection)
         if not node.connections:  # a broker that goes away closes all of them, which is one failure
             node.retry_at_ms = self._clock_ms() + node.backoff.failed()
+        if not self._closed:
+            self._note(f"{node}: {connection.problem}")
         self._on_change()
 
     # ---- explanations for timeouts --------------------------------------------------------------------------
 
     def _note(self, sentence: str) -> None:
-        _log.info("%s", sentence)
+        log_guarded(_log, logging.INFO, "%s", sentence)
         self._last_error.note(self._clock_ms(), sentence)
 
     def waited_for(self, owner: object) -> str | None:

@@ -23,6 +23,7 @@ from dualwrite.client.kafka_python import (
     SaslMechanismPlain,
     SaslMechanismScram,
 )
+from dualwrite.client.late_log import log_guarded
 from dualwrite.client.messages import BrokerFeatures
 from dualwrite.client.wire import codec
 from dualwrite.client.wire.in_a_thread import in_a_thread
@@ -111,9 +112,10 @@ class TlsFiles:
             try:
                 self._context = tls_context(self._config)
             except ConfigError as error:
-                _log.warning("%s; connections keep the previous certificates until the file is replaced", error)
+                kept = "%s; connections keep the previous certificates until the file is replaced"
+                log_guarded(_log, logging.WARNING, kept, error)
             else:
-                _log.info("the certificates of %s were reloaded", ", ".join(self._paths))
+                log_guarded(_log, logging.INFO, "the certificates of %s were reloaded", ", ".join(self._paths))
         return self._context
 
     def _identities(self) -> list[tuple[int, int, int] | None]:
