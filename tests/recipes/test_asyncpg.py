@@ -141,7 +141,8 @@ async def test_the_callers_time_limit_does_not_apply_to_our_statements(scenario:
 
 
 _SLOW_COMMIT = """
-    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
+    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql
+        AS 'BEGIN PERFORM pg_sleep(CASE NEW.id WHEN 1 THEN 1 ELSE 600 END); RETURN NULL; END';
     CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION slow();
 """
