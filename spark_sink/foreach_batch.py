@@ -63,8 +63,8 @@ def dualwrite_batch(
     older checkpoint was restored. Under Spark Connect, and in a thread of your own, one of the two is required.
 
     A batch may be written in several calls, one after the other: each is decided by itself, and must come in the same
-    order, with the same content, if Spark repeats the batch. The DataFrame of a call is computed once, or not at all
-    if the call was decided before. Raises SinkOptionError.
+    order, with the same content, if Spark repeats the batch. The DataFrame of a call is computed once, also if the call
+    was decided before: the tasks of a query that keeps state commit it then. Raises SinkOptionError.
     """
     parsed = parse(options)
     if parsed.job_id is not None:
@@ -112,6 +112,7 @@ class DualWriteBatch:
         results: Sequence[TaskResult] = ()
         try:
             if sink.is_decided(query_id, batch_id):
+                _let_tasks_commit_state(df)
                 results = [TaskResult.without_attempt(TaskOutcome.SKIPPED, plan, query_id, batch_id)]
             else:
                 results = self._written(df, plan, query_id, batch_id)
@@ -162,6 +163,18 @@ class DualWriteBatch:
         function = getattr(self._sql_fn, "__qualname__", type(self._sql_fn).__name__)
         described = [_CHANGES_WITH_EACH_RUN.sub("", plan), self._options.topic, dual and dual.table, function]
         return hashlib.sha256(repr(described).encode()).hexdigest()
+
+
+def _let_tasks_commit_state(df: DataFrame) -> None:
+    """Compute a batch that is decided already: Spark ends a query with state whose state store is not committed.
+
+    A query without state needs nothing, so it goes on if the rows can no longer be computed.
+    """
+    try:
+        df.write.format("noop").mode("overwrite").save()
+    except Exception as error:  # of py4j or gRPC
+        pass_on_signal(error)
+        log.warning("the rows of a batch that is decided could not be computed again", exc_info=True)
 
 
 # ---- Spark's information about the query ------------------------------------------------------------------------

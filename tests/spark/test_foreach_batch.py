@@ -76,8 +76,27 @@ def test_the_batch_is_computed_once(spark: SparkSession, sqlite_world: SinkWorld
     run(world, df)
     world.forget_commit(0)
     run(world, df)
-    assert sorted(calls.read_text()) == ["a", "b"], "and a batch that was decided before is not computed at all"
+    assert sorted(calls.read_text()) == ["a", "a", "b", "b"], "once for the records, and once for a query's state"
     assert [str(value)[0] for value in world.values()] == ["a", "b"]
+
+
+def test_a_decided_batch_of_a_query_with_state_lets_its_tasks_commit_the_state(
+    spark: SparkSession, sqlite_world: SinkWorld
+) -> None:
+    """Spark refuses a batch whose tasks have not committed the state store."""
+    world = sqlite_world
+
+    def count() -> None:
+        counts = world.read(spark).groupBy("key").agg(sf.count("*").cast("string").alias("value"))
+        run(world, counts, mode="update")
+
+    world.add_values("a", "a")
+    count()
+    world.forget_commit(0)
+    count()
+    world.add_values("a")
+    count()
+    assert world.values() == ["2", "3"]
 
 
 def test_several_calls_write_parts_of_a_batch(spark: SparkSession, sqlite_world: SinkWorld) -> None:
