@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import dualwrite
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, ResultT, Steps, TableLeases
-from dualwrite.recipes.sql.pinned_tables import OnTables
+from dualwrite.recipes.sql.pinned_tables import OnTables, Pin, PinnedTables
 from tests.proof.automaton import DatabaseGone, ask
 
 PREFIX: Final = "payments"
@@ -116,18 +116,25 @@ class _CheckedStatements(OnTables):
         return reply
 
 
+class _CheckedDatabase:
+    """The database of the real leases, whose table is the world's."""
+
+    errors = (DatabaseGone,)
+    now_ms = _NOW_MS
+    locks_whole = False
+
+    async def ensure_table(self, table: str) -> PinnedTables:
+        return PinnedTables(None, None)
+
+    async def in_transaction(self, steps: Steps[ResultT], pin: Pin) -> ResultT:
+        return await steps(_CheckedStatements())
+
+    def was_inserted_by_others(self, error: Exception) -> bool:
+        return isinstance(error, _BeatenError)
+
+
 class CheckedLeases(TableLeases):
     """The real leases, on the world's table."""
 
     def __init__(self, prefix: str = PREFIX) -> None:
-        super().__init__(prefix=prefix, owner=_ME, lease_ms=_LEASE_MS, now_ms=_NOW_MS)
-
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        return (DatabaseGone,)
-
-    async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        return await steps(_CheckedStatements())
-
-    def _was_beaten(self, error: Exception) -> bool:
-        return isinstance(error, _BeatenError)
+        super().__init__(_CheckedDatabase(), prefix=prefix, owner=_ME, lease_ms=_LEASE_MS)

@@ -23,7 +23,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
-from dualwrite.recipes.sqlalchemy import tables
+from dualwrite.recipes.sql.identity_table import found_identity
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
@@ -387,8 +387,8 @@ def test_a_process_decides_between_two_readings_of_another(servers: str, tmp_pat
     with DualWriter(engine, bootstrap_servers=servers, transactional_id="t") as writer, writer.transaction() as tx:
         tx.send(TOPIC, value="x")
     made = SqlAlchemyDatabase(engine).identity()
-    looks = mock.Mock(wraps=tables.found_identity, side_effect=[None, mock.DEFAULT])
-    with mock.patch.object(tables, "found_identity", looks):
+    looks = mock.AsyncMock(wraps=found_identity, side_effect=[None, mock.DEFAULT])
+    with mock.patch("dualwrite.recipes.sql.database.found_identity", looks):
         assert SqlAlchemyDatabase(engine).identity() == made
 
 

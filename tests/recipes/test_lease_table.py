@@ -7,32 +7,34 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import Lease
+from dualwrite.recipes.sql.lease_statements import TableLeases
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase, create_state_table
-from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from tests.support.databases import Database
 
 LEASE_MS = 60_000
 
 
-def leases_of(database: Database, owner: str, *, prefix: str = "p", lease_ms: int = LEASE_MS) -> SqlAlchemyLeases:
-    return SqlAlchemyLeases(database.engine, prefix=prefix, owner=owner, lease_ms=lease_ms, create_table=True)
+def leases_of(database: Database, owner: str, *, prefix: str = "p", lease_ms: int = LEASE_MS) -> TableLeases:
+    store = SqlAlchemyDatabase(database.engine, create_table=True)
+    return TableLeases(store, prefix=prefix, owner=owner, lease_ms=lease_ms)
 
 
 @pytest.fixture
-def ours(database: Database) -> SqlAlchemyLeases:
+def ours(database: Database) -> TableLeases:
     return leases_of(database, "us")
 
 
 @pytest.fixture
-def theirs(database: Database) -> SqlAlchemyLeases:
+def theirs(database: Database) -> TableLeases:
     return leases_of(database, "them")
 
 
-def every(leases: SqlAlchemyLeases) -> list[Lease]:
+def every(leases: TableLeases) -> list[Lease]:
     return blocking.run(leases.every_lease())
 
 
-def test_a_lease_excludes_others_until_it_is_released(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
+def test_a_lease_excludes_others_until_it_is_released(ours: TableLeases, theirs: TableLeases) -> None:
     assert blocking.run(ours.add(0))
     assert not blocking.run(theirs.add(0))
     assert every(theirs) == [Lease(0, free=False, expired=False)]
@@ -45,7 +47,7 @@ def test_a_lease_excludes_others_until_it_is_released(ours: SqlAlchemyLeases, th
     assert not blocking.run(ours.claim(lease))
 
 
-def test_a_lease_that_was_abandoned_is_expired_at_once(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
+def test_a_lease_that_was_abandoned_is_expired_at_once(ours: TableLeases, theirs: TableLeases) -> None:
     blocking.run(ours.add(0))
     blocking.run(ours.abandon(0))
     (lease,) = every(theirs)
@@ -56,9 +58,7 @@ def test_a_lease_that_was_abandoned_is_expired_at_once(ours: SqlAlchemyLeases, t
     assert blocking.run(theirs.renew({0, 1})) == {0}
 
 
-def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(
-    database: Database, ours: SqlAlchemyLeases
-) -> None:
+def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(database: Database, ours: TableLeases) -> None:
     blocking.run(ours.add(0))
     table = kafka_transaction_lease
     with database.engine.connect() as connection:
@@ -71,7 +71,7 @@ def test_the_clock_is_the_databases_and_counts_milliseconds_since_1970(
     assert 0 <= expires_at_ms - now_ms <= LEASE_MS + 1000
 
 
-def test_rows_of_the_state_table_without_a_lease_are_adopted(database: Database, ours: SqlAlchemyLeases) -> None:
+def test_rows_of_the_state_table_without_a_lease_are_adopted(database: Database, ours: TableLeases) -> None:
     blocking.run(ours.adopt())  # neither table is there
     create_state_table(database.engine)
     store = SqlAlchemyDatabase(database.engine)

@@ -6,6 +6,7 @@ import select
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import psycopg
 import pytest
@@ -22,12 +23,11 @@ from dualwrite.errors import (
 )
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.database_identity import DatabaseIdentity
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.sql.identity_table import found_identity
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
@@ -427,17 +427,12 @@ def test_blocking_and_asynchronous_writers_take_an_id_over_from_each_other(scena
 
 
 def test_an_identity_that_another_process_has_just_made(
-    scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch
+    scenario: PsycopgScenario,
 ) -> None:
-    genuine, looks = PostgresTransaction.identity, [None]
-
-    async def identity(transaction: PostgresTransaction) -> DatabaseIdentity | None:
-        return looks.pop() if looks else await genuine(transaction)
-
     with scenario.writer() as first:
         first.recover()
-    monkeypatch.setattr(PostgresTransaction, "identity", identity)
-    with scenario.writer() as second:
+    looks = mock.AsyncMock(wraps=found_identity, side_effect=[None, mock.DEFAULT])
+    with mock.patch("dualwrite.recipes.sql.database.found_identity", looks), scenario.writer() as second:
         assert scenario.write(second, 1).error is None
-    assert not looks
+    assert looks.await_count == 2
     scenario.assert_both_sides_agree()

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from dualwrite.errors import RowLockTimeoutError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.sqlalchemy import mysql_row_lock
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.testing.conformance.row_store import RowStore
 from tests.support.databases import Database
@@ -128,13 +127,11 @@ def test_several_processes_create_the_table_at_once(database: Database) -> None:
     in_threads(*[create] * 4)
 
 
-def test_a_place_that_stays_locked_is_not_waited_for_without_end(
-    database: Database, store: RowStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_stays_locked_is_not_waited_for_without_end(database: Database, store: RowStore) -> None:
     """The transaction that has locked it may be waiting for this one."""
     if database.engine.dialect.name != "mysql":
         pytest.skip("has no locks of what is not there")
-    monkeypatch.setattr(mysql_row_lock, "INSERT_TIMEOUT_MS", 1_000)
+    store.insert_timeout_ms = 1_000
     with database.engine.connect() as holder:
         holder.execute(sa.text("SELECT * FROM kafka_transaction_state WHERE transactional_id = 'orders-7' FOR UPDATE"))
         with pytest.raises(RowLockTimeoutError, match="'orders-7' stayed locked"):

@@ -71,7 +71,7 @@ class AsyncpgTransaction(PostgresTransaction):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _script(self, sql: str) -> None:
+    async def script(self, sql: str) -> None:
         self._assert_ours()
         await driver.execute(self._raw, sql)
 

@@ -128,8 +128,7 @@ class OffsetsInDatabase:
             name = kafka_consumed_offset.name
             if sa.inspect(self._engine).has_table(name, schema=statements.schema):
                 raise
-            otherwise = "create_offset_table(engine)"
-            raise missing_table(name, option=" --consumed-offsets", otherwise=otherwise) from error
+            raise missing_table(name, otherwise="create_offset_table(engine)") from error
         return {TopicPartition(topic, partition): (offset, topic_id) for topic, partition, offset, topic_id in rows}
 
     def _pinned_statements(self) -> _Statements:

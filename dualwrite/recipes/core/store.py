@@ -356,11 +356,13 @@ def not_exact(transactional_id: str, found: str) -> StateRowError:
     )
 
 
-def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowError:
-    """Return the error for a missing table.
+_INIT_OPTIONS: Final = {"kafka_transaction_outbox": " --outbox", "kafka_consumed_offset": " --consumed-offsets"}
+"""The options of `dualwrite init-db` that create tables."""
 
-    `otherwise` is how to create it without the command line, `option` an option of `dualwrite init-db`.
-    """
+
+def missing_table(table: str, *, otherwise: str) -> StateRowError:
+    """Return the error for a missing table; `otherwise` is how to create it without the command line."""
+    option = _INIT_OPTIONS.get(table, "")
     return StateRowError(
         f"the table {table} does not exist in this database; neither database nor Kafka was changed: create it with "
         f"`dualwrite init-db{option}` or {otherwise}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -12,17 +12,14 @@ from dualwrite.errors import IllegalStateError
 from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
-from dualwrite.recipes.core.database_identity import DatabaseIdentity
+from dualwrite.recipes.core.database_errors import sqlstate_of
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.store import not_durable
 from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
-from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
-from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE, MOST_ATTEMPTS, identity_is_missing
-from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
-from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
-from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
+from dualwrite.recipes.postgres.transaction import PostgresTransaction
+from dualwrite.recipes.sql.database import ResultT, SqlDatabase, Steps
+from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
     Pin,
@@ -35,8 +32,6 @@ from dualwrite.recipes.sql.pinned_tables import (
 from dualwrite.recipes.sql.postgres import sees_now
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 
-ResultT = TypeVar("ResultT")
-
 _DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
 
 # SQLSTATEs of CREATE TABLE IF NOT EXISTS if another session creates the table at the same time: the table, its row
@@ -44,14 +39,12 @@ _DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolati
 _CREATED_BY_OTHERS: Final = ("42P07", "42710", "23505")
 
 TransactionT = TypeVar("TransactionT", bound=PostgresTransaction)
-Steps = Callable[[TransactionT], Coroutine[Any, Any, ResultT]]
 Before = Callable[[Any], Awaitable[None]]
 
 
-class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
+class PostgresDatabase(SqlDatabase, Generic[TransactionT]):
     """`Database` on the connections of a writer. The blocks of a pool use separate connections, `of_blocks`."""
 
-    _outbox_sql = OF_POSTGRES
     transaction_class: ClassVar[Any]
     """Called with a connection, its records, the connections that take it back, the pin and the required place."""
 
@@ -66,48 +59,27 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
         beside: Connections | None = None,
     ) -> None:
         """Connect the database; `beside` are connections that stay available while blocks hold all others."""
+        super().__init__(schema=checked_schema(schema))
         self._connections = connections
         self._of_blocks = connections if of_blocks is None else of_blocks
         self._beside = connections if beside is None else beside
         self._create_table = create_table
-        self._schema = checked_schema(schema)
-        self._pin = Pin()
-        self._identity: DatabaseIdentity | None = None
         self._uninterrupted = uninterrupted
         self.location: str | None = None
         """The database of our own connections; None before it was queried."""
         self._default_isolation: str | None = None
         self._is_examined = False
 
-    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        identity = await self._query_identity()
-        await self._in_transaction_that_creates(lambda transaction: transaction.make_row(transactional_id))
-        return identity
-
-    async def prepare_outbox(self) -> None:
-        if self._pin.has_outbox_table:
-            return
-        table = TableFile(OUTBOX_TABLE, "outbox_schema.sql", create=self._create_table, option=" --outbox")
-        await self._pin_tables()
-        await self._in_transaction_that_creates(lambda transaction: transaction.need(table, self._pin.tables))
-        self._pin.has_outbox_table = True
-
-    def _located(self) -> Pin:
-        return self._pin
-
-    def _was_inserted_by_others(self, error: Exception) -> bool:
-        return _was_created_by_others(error)
+    def was_inserted_by_others(self, error: Exception) -> bool:
+        pass_on_signal(error)
+        return sqlstate_of(error) in _CREATED_BY_OTHERS
 
     async def _outside_transactions(self, sql: str) -> None:
         connection = await self._connections.acquire()
         try:
-            await self.transaction_class(connection, RecordBuffer(), None, self._pin).execute_before_begin(sql)
+            await self.transaction_class(connection, RecordBuffer(), None, self.pin).script(sql)
         finally:
             await self._uninterrupted(self._connections.release(connection))
-
-    async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        (row,) = await self.in_transaction(lambda transaction: transaction.rows(sql, values))
-        return row
 
     async def _examine(self, transaction: TransactionT) -> None:
         """Examine the database once. Raises UnsafeDatabaseError if a writer cannot use it."""
@@ -119,61 +91,42 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
         answer_for(of_postgres(known))
         self._is_examined = True
 
-    async def ensure_table(self, table: TableFile) -> PinnedTables:
-        """Return the location of a table. Raises StateRowError if it is missing and may not be created."""
-
+    async def ensure_table(self, table: str, pinned: PinnedTables | None = None) -> PinnedTables:
         async def steps(transaction: TransactionT) -> PinnedTables:
-            pinned = await transaction.query(find_schema(self._schema, table.name))
-            await transaction.need(table, pinned)
-            return pinned
+            where = pinned
+            if where is None:
+                where = await transaction.query(find_schema(self._schema, table))
+            await transaction.need(table, where, create=self._create_table)
+            return where
 
         return await self._in_transaction_that_creates(steps)
 
-    async def _query_identity(self) -> DatabaseIdentity:
-        """Return the identity that this database adds to its transactional ids; inserted if missing, queried once."""
-        await self._pin_tables()
-        if self._identity is None:
-            self._identity = await self._found_or_made()
-        return self._identity
-
-    async def _found_or_made(self) -> DatabaseIdentity:
-        for _ in range(MOST_ATTEMPTS):
-            found = await self.in_transaction(PostgresTransaction.identity)
-            if found is not None:
-                return found
-            try:
-                await self.in_transaction(PostgresTransaction.make_identity)
-            except self.errors as error:
-                if not _was_created_by_others(error) and not is_conflict(error):
-                    raise  # otherwise, another process inserted it at the same moment
-        raise identity_is_missing()
-
     async def _pin_tables(self) -> None:
-        """Find our tables, or create them, once. Raises StateRowError if they are missing, and StateTableError."""
-        if self._pin.tables is None:
-            self._pin.tables = await self._in_transaction_that_creates(self._found_tables)
+        if self.pin.tables is None:
+            self.pin.tables = await self._in_transaction_that_creates(self._found_tables)
 
     async def _found_tables(self, transaction: TransactionT) -> PinnedTables:
         await self._examine(transaction)
         given = None if self._schema is None else PinnedTables(self._schema, quoted(self._schema))
         pinned = await transaction.query(find_state_table(self._schema))
         if pinned is None:
-            await transaction.need(TableFile(STATE_TABLE, "schema.sql", create=self._create_table), given)
+            await transaction.need(STATE_TABLE, given, create=self._create_table)
             pinned = await transaction.query(find_state_table(self._schema))
             assert pinned is not None, "it has just been created"
-        await transaction.need(TableFile(IDENTITY_TABLE, "schema.sql", create=self._create_table), pinned)
+        await transaction.need(IDENTITY_TABLE, pinned, create=self._create_table)
         return pinned
 
-    async def _in_transaction_that_creates(self, steps: Steps[TransactionT, ResultT]) -> ResultT:
+    async def _in_transaction_that_creates(self, steps: Steps[ResultT]) -> ResultT:
         try:
             return await self.in_transaction(steps)
         except self.errors as error:
-            if not _was_created_by_others(error):
+            if not self.was_inserted_by_others(error):
                 raise
             return await self.in_transaction(steps)  # another process created it at the same moment
 
-    async def in_transaction(self, steps: Steps[TransactionT, ResultT]) -> ResultT:
+    async def in_transaction(self, steps: Steps[ResultT], pin: Pin | None = None) -> ResultT:
         async def carried_out(transaction: TransactionT) -> ResultT:
+            transaction.pin = pin or transaction.pin
             result = await steps(transaction)
             await transaction.commit()
             return result
@@ -206,7 +159,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
             return await self._begin(self._of_blocks, records, before)
         if before is not None:
             await before(connection)
-        transaction: TransactionT = self.transaction_class(connection, records, None, self._pin)
+        transaction: TransactionT = self.transaction_class(connection, records, None, self.pin)
         records.unwatch = transaction.let_go
         was_idle = transaction.is_idle
         try:
@@ -258,7 +211,7 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
                 if before is not None:
                     await before(connection)
                 place = None if connections is self._connections else self
-                transaction: TransactionT = self.transaction_class(connection, records, connections, self._pin, place)
+                transaction: TransactionT = self.transaction_class(connection, records, connections, self.pin, place)
             except BaseException as error:
                 with cleaning_up_after(error):
                     await self._uninterrupted(connections.release(connection))
@@ -272,12 +225,6 @@ class PostgresDatabase(DatabaseWithOutbox, Generic[TransactionT]):
                     await self._uninterrupted(transaction.close())
                 if not was_lost or attempts >= connections.attempts:
                     raise
-
-
-def _was_created_by_others(error: Exception) -> bool:
-    """Return whether a statement failed because another process inserted the same. Re-raises an error of a signal."""
-    pass_on_signal(error)
-    return sqlstate_of(error) in _CREATED_BY_OTHERS
 
 
 _OTHER_DATABASE = (

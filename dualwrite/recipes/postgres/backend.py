@@ -1,4 +1,4 @@
-"""PostgreSQL as a backend of the writers, and its leases, for any driver: the same for threads and for asyncio."""
+"""PostgreSQL as a backend of the writers, for any driver: the same for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.settings import WritingSettings
@@ -17,14 +16,12 @@ from dualwrite.recipes.core.waiting import Uninterrupted, Waiting, settled
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections, KeptConnections
 from dualwrite.recipes.postgres.statement_watch import TOO_LATE
-from dualwrite.recipes.postgres.transaction import TableFile
-from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
-from dualwrite.recipes.sql.pinned_tables import Pin, checked_schema
+from dualwrite.recipes.sql.lease_statements import TableLeases
+from dualwrite.recipes.sql.pinned_tables import checked_schema
 from dualwrite.recipes.writer import Use
 
 ConnectionT = TypeVar("ConnectionT")
 TxT = TypeVar("TxT", bound=DualWrite)
-ResultT = TypeVar("ResultT")
 
 
 class OnDriver(DualWrite, Generic[ConnectionT]):
@@ -169,9 +166,7 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         return self.database
 
     def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
-        return PostgresLeases(
-            self.database, prefix=prefix, owner=owner, lease_ms=lease_ms, create_table=self._create_table
-        )
+        return TableLeases(self.database, prefix=prefix, owner=owner, lease_ms=lease_ms)
 
     async def begin(self, bind: ConnectionT | None, records: RecordBuffer, use: Use) -> TxT:
         if bind is not None and not self._driver.is_connection(bind):
@@ -203,31 +198,3 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
     async def close(self) -> None:
         await self.connections.close()
         await self.background.close()
-
-
-class PostgresLeases(TableLeases):
-    """`Leases` in the table, which `pool_schema.sql` creates."""
-
-    def __init__(
-        self, database: PostgresDatabase[Any], *, prefix: str, owner: str, lease_ms: int, create_table: bool
-    ) -> None:
-        super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=POSTGRES_NOW_MS)
-        self._database = database
-        self._table = TableFile(LEASE_TABLE, "pool_schema.sql", create=create_table)
-        self._pin = Pin()
-
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        return self._database.errors
-
-    def _was_beaten(self, error: Exception) -> bool:
-        return (sqlstate_of(error) or "").startswith(_INTEGRITY_CONSTRAINT_VIOLATION) or is_conflict(error)
-
-    async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        if self._pin.tables is None:
-            self._pin.tables = await self._database.ensure_table(self._table)
-        return await self._database.in_transaction(lambda transaction: steps(transaction.at(self._pin)))
-
-
-_INTEGRITY_CONSTRAINT_VIOLATION: Final = "23"
-"""The class of SQLSTATEs of violated constraints, such as a unique violation."""

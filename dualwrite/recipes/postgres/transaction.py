@@ -6,26 +6,18 @@ import importlib.resources
 import logging
 import os
 from abc import abstractmethod
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.database_errors import warn_of_drop
-from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.core.store import ended_past, missing_table, wait_given_up
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
-from dualwrite.recipes.sql.identity_table import (
-    DECIDED_BEFORE,
-    INSERT_IDENTITY,
-    SELECT_IDENTITY,
-    Place,
-    checked_place,
-    identity_is_missing,
-    present_place,
-)
-from dualwrite.recipes.sql.pinned_tables import Pin, PinnedTables
+from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, Pin, PinnedTables
 from dualwrite.recipes.sql.postgres import LOCATION, MAKE_DURABLE, WITNESS, BeforeCommit, new_mark
 from dualwrite.recipes.sql.postgres import MARK as _MARK
 from dualwrite.recipes.sql.postgres_steps import HAS_TABLE, CommitMessage, PostgresSteps, Refusals
@@ -34,24 +26,13 @@ _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-# The statements below name our tables without a schema; `PinnedTables.sql` inserts it
-
-# ON CONFLICT alone would wait for a transaction that is writing the row.
-_INSERT: Final = (
-    "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
-    " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One of our tables, the file that creates it, and whether it may be created."""
-
-    name: str
-    file: str
-    create: bool
-    option: str = ""
-    """The option of `dualwrite init-db` that creates it."""
+_FILES: Final = {
+    STATE_TABLE: "schema.sql",
+    IDENTITY_TABLE: "schema.sql",
+    LEASE_TABLE: "pool_schema.sql",
+    OUTBOX_TABLE: "outbox_schema.sql",
+}
+"""The files that create our tables."""
 
 
 class PostgresTransaction(PostgresSteps):
@@ -110,7 +91,7 @@ class PostgresTransaction(PostgresSteps):
         """Return the statement that begins a transaction with the settings of the connection."""
 
     @abstractmethod
-    async def _script(self, sql: str) -> object:
+    async def script(self, sql: str) -> object:
         """Execute statements without parameters, in one round trip. It bypasses the watch."""
 
     @abstractmethod
@@ -123,19 +104,10 @@ class PostgresTransaction(PostgresSteps):
 
     # -- the transaction -------------------------------------------------------------------------------------------
 
-    def at(self, pin: Pin) -> Self:
-        """Let the statements find our tables elsewhere."""
-        self.pin = pin
-        return self
-
     async def begin(self) -> None:
         """Begin the transaction, or join an open one; works in autocommit mode too."""
-        await self._script(self._beginning())
+        await self.script(self._beginning())
         self._watch.start()
-
-    async def execute_before_begin(self, sql: str) -> None:
-        """Execute a statement that is not allowed in a transaction, before `begin` or instead of it."""
-        await self._script(sql)
 
     async def begin_and_locate(self) -> str:
         """Begin as `begin` does, and query `location`, in the same round trip if the driver can."""
@@ -266,36 +238,17 @@ class PostgresTransaction(PostgresSteps):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def need(self, table: TableFile, pinned: PinnedTables | None) -> None:
-        """Create the table if it is missing. Raises StateRowError if it may not be created here."""
-        name, file = table.name, _schema(table.file)
+    async def need(self, table: str, pinned: PinnedTables | None, *, create: bool) -> None:
+        """Create a table if it is missing. Raises StateRowError unless it may be created here."""
+        file = _FILES[table]
+        name, text = table, _schema(file)
         if pinned is not None:
-            name, file = pinned.sql(name), pinned.sql(file)
+            name, text = pinned.sql(name), pinned.sql(text)
         if await self._scalar(HAS_TABLE, {"name": name}) is not None:
             return
-        if not table.create:
-            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}", option=table.option)
-        await self._script(file)
-
-    async def make_row(self, transactional_id: str) -> None:
-        await self.changed(_INSERT, {"id": transactional_id})
-
-    async def identity(self) -> DatabaseIdentity | None:
-        """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
-        found = await self.rows(SELECT_IDENTITY, {})
-        if not found:
-            return None
-        suffix, server, database = found[0]
-        place = await self.query(present_place())
-        return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
-
-    async def make_identity(self) -> None:
-        """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
-        if (await self.rows(DECIDED_BEFORE, {}))[0][0]:
-            raise identity_is_missing()
-        place = await self.query(present_place())
-        values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
-        await self.changed(INSERT_IDENTITY, values)
+        if not create:
+            raise missing_table(table, otherwise=f"dualwrite/recipes/sql/{file}")
+        await self.script(text)
 
 
 @cache

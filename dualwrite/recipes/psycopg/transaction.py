@@ -53,7 +53,7 @@ class PsycopgTransaction(PostgresTransaction):
         self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
 
     async def begin_and_locate(self) -> str:
-        response = await self._script(f"{self._beginning()}; SELECT {LOCATION}")
+        response = await self.script(f"{self._beginning()}; SELECT {LOCATION}")
         location = first_text(self.connection, response)
         assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
@@ -106,7 +106,7 @@ class PsycopgTransaction(PostgresTransaction):
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         return int((await self._execute(sql, values)).rowcount)
 
-    def _script(self, sql: str) -> Coroutine[Any, Any, PGresult]:
+    def script(self, sql: str) -> Coroutine[Any, Any, PGresult]:
         """Execute statements without parameters in one round trip, without a cursor. Return the last response."""
         return self._answer(answered(self.connection, sql))
 

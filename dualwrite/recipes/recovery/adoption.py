@@ -7,24 +7,31 @@ adopt(engine, "copied")   # the original is still in use: this database gets ids
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.recovery.stored_rows import has_outbox_table
-from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.sql.identity_table import (
+    IDENTITY_TABLE,
+    SELECT_IDENTITY,
+    Place,
+    identity_is_missing,
+    insert_identity,
+    place_of,
+)
 from dualwrite.recipes.sql.outbox_statements import RAISE_SEQUENCE
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
-from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
-from dualwrite.recipes.sqlalchemy.own_statements import own_text
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, OnTables, Pin
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.tables import insert_identity, note_place, place_of
+from dualwrite.recipes.sqlalchemy.tables import OnConnection
 
 __all__ = ["Adopted", "Adoption", "adopt"]
 
 Adoption = Literal["moved", "copied"]
 
+_UPDATE_PLACE: Final = f"UPDATE {IDENTITY_TABLE} SET made_in_server = :server, made_in_database = :database"
 _FORGET: Final = (
     f"UPDATE {STATE_TABLE} SET prepared_transaction_state = '', manifest = NULL WHERE prepared_transaction_state <> ''"
 )
@@ -57,29 +64,27 @@ def adopt(engine: sa.Engine, how: Adoption, *, schema: str | None = None, force:
         raise ConfigError(f"adopt takes 'moved' or 'copied', not {how!r}")
     pinned = SqlAlchemyDatabase(engine, schema).pinned
     with engine.begin() as connection:
-        return _adopt(connection, pinned, how, force=force)
+        return blocking.run(_adopt(OnConnection(connection, Pin(pinned)), how, force=force))
 
 
-def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, force: bool) -> Adopted:
-    found: Any = connection.execute(own_text(pinned.sql(SELECT_IDENTITY))).first()
+async def _adopt(database: OnTables, how: Adoption, *, force: bool) -> Adopted:
+    found = await database.first_row(SELECT_IDENTITY, {})
     if found is None and how == "moved":
         raise identity_is_missing()
-    suffix, server, database = found or (None, None, None)
-    made_in, found_in = Place(server, database), place_of(connection, pinned)
+    suffix, server, name = found or (None, None, None)
+    made_in, found_in = Place(server, name), await place_of(database)
     if found is not None and not force and not made_in.is_other_than(found_in):
         raise IllegalStateError(
             f"as far as can be told ({found_in}), the state table was made in this database; nothing was changed: use "
             "force if it is a copy of another database's files"
         )
     if how == "moved":
-        if connection.dialect.name == "postgresql" and has_outbox_table(connection, pinned):
-            raised = own_text(pinned.sql(RAISE_SEQUENCE))
-            connection.execute(raised, {"name": pinned.sql(OUTBOX_TABLE)})
-        note_place(connection, pinned)
+        if database.dialect == "postgresql" and await database.has_outbox_table():
+            await database.rows(RAISE_SEQUENCE, {"name": database.pin.sql(OUTBOX_TABLE)})
+        await database.changed(_UPDATE_PLACE, {"server": found_in.server, "database": found_in.database})
         return Adopted(made_in, found_in, suffix, str(suffix), 0)
-    if has_outbox_table(connection, pinned):
-        connection.execute(own_text(pinned.sql(f"DELETE FROM {OUTBOX_TABLE}")))  # the original publishes it
-    emptied = connection.execute(own_text(pinned.sql(_FORGET))).rowcount
-    connection.execute(own_text(pinned.sql(f"DELETE FROM {IDENTITY_TABLE}")))
-    new = insert_identity(connection, pinned)
-    return Adopted(made_in, found_in, suffix, new.suffix, emptied)
+    if await database.has_outbox_table():
+        await database.changed(f"DELETE FROM {OUTBOX_TABLE}", {})  # the original publishes it
+    emptied = await database.changed(_FORGET, {})
+    await database.changed(f"DELETE FROM {IDENTITY_TABLE}", {})
+    return Adopted(made_in, found_in, suffix, await insert_identity(database), emptied)

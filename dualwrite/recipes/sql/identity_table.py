@@ -12,20 +12,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from dualwrite.errors import DatabaseMovedError, StateRowError
-from dualwrite.recipes.core.database_identity import DatabaseIdentity
-from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, Query
+from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, OnTables, Query
 
 IDENTITY_TABLE: Final = "kafka_transaction_database"
 
-MOST_ATTEMPTS: Final = 5
-"""Attempts to insert the identity row while other processes insert it at the same time."""
-
 SELECT_IDENTITY: Final = f"SELECT suffix, made_in_server, made_in_database FROM {IDENTITY_TABLE}"
-INSERT_IDENTITY: Final = (
+_INSERT_IDENTITY: Final = (
     f"INSERT INTO {IDENTITY_TABLE} (only_row, suffix, made_in_server, made_in_database)"
     " VALUES (1, :suffix, :server, :database)"
 )
-DECIDED_BEFORE: Final = (
+_DECIDED_BEFORE: Final = (
     f"SELECT count(*) FROM {STATE_TABLE} WHERE prepared_transaction_state <> ''"
     f" AND NOT EXISTS (SELECT 1 FROM {IDENTITY_TABLE})"
 )
@@ -51,10 +48,15 @@ def _differ(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one != other
 
 
-def checked_place(identity: DatabaseIdentity, *, made_in: Place, found_in: Place) -> DatabaseIdentity:
-    """Return the identity. Raises DatabaseMovedError if it was created in another database than this one."""
+async def found_identity(database: OnTables) -> DatabaseIdentity | None:
+    """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
+    found = await database.rows(SELECT_IDENTITY, {})
+    if not found:
+        return None
+    suffix, server, name = found[0]
+    made_in, found_in = Place(server, name), await place_of(database)
     if not made_in.is_other_than(found_in):
-        return identity
+        return DatabaseIdentity(suffix)
     raise DatabaseMovedError(
         f"the state table was made in {made_in}, and this is {found_in}: the database was copied or moved; nothing "
         "was written to the database or to Kafka, because the original may still use its transactional ids. If the "
@@ -79,8 +81,33 @@ _SYSTEM: Final = "SELECT CAST(system_identifier AS text) FROM pg_catalog.pg_cont
 _DATABASE: Final = "SELECT CAST(oid AS text) FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
 
 
-def present_place() -> Query[Place]:
-    """Query PostgreSQL for the place of this database, which a standby keeps, and a dump does not."""
+async def make_identity(database: OnTables) -> None:
+    """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
+    ((decisions,),) = await database.rows(_DECIDED_BEFORE, {})
+    if decisions:
+        raise identity_is_missing()
+    await insert_identity(database)
+
+
+async def insert_identity(database: OnTables) -> str:
+    """Insert a new row for the current place, and return its suffix."""
+    place, suffix = await place_of(database), new_suffix()
+    await database.changed(_INSERT_IDENTITY, {"suffix": suffix, "server": place.server, "database": place.database})
+    return suffix
+
+
+async def place_of(database: OnTables) -> Place:
+    """Query the identity of this database, as far as the server reveals it."""
+    if database.dialect == "postgresql":
+        return await database.query(_place_in_postgres())
+    if database.dialect in ("mysql", "mariadb"):  # not server_uuid, which changes in a failover
+        schema = database.pin.located.schema
+        return Place(None, None if schema is None else schema.lower())
+    return Place()
+
+
+def _place_in_postgres() -> Query[Place]:
+    """Query for the place of this database, which a standby keeps, and a dump does not."""
     may_read = yield _MAY_READ_CONTROL, {}
     system = (yield _SYSTEM, {}) if may_read[0][0] else [(None,)]
     database = yield _DATABASE, {}

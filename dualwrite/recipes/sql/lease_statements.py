@@ -8,13 +8,12 @@ long as a lease lasts) would notice a dead process sooner, but no guarantee depe
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.leases import Lease, slot_of
-from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, OnTables
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, OnTables, Pin
 
 ResultT = TypeVar("ResultT")
 
@@ -49,10 +48,13 @@ _ABANDON: Final = f"UPDATE {LEASE_TABLE} SET expires_at_ms = 0 WHERE {_OF_SLOT} 
 Steps = Callable[[OnTables], Coroutine[Any, Any, ResultT]]
 
 
-class TableLeases(ABC):
-    """`Leases` in a table. `now_ms` is the SQL for the database's clock, the only clock that all processes share."""
+class TableLeases:
+    """`Leases` in a table of a `SqlDatabase`, whose clock is the only one that all processes share."""
 
-    def __init__(self, *, prefix: str, owner: str, lease_ms: int, now_ms: str) -> None:
+    def __init__(self, database: Any, *, prefix: str, owner: str, lease_ms: int) -> None:
+        self._database = database
+        self._pin = Pin()
+        now_ms = database.now_ms
         self._prefix = prefix
         self._mine: Final = {"prefix": prefix, "owner": owner}
         self._new: Final = {**self._mine, "lease_ms": lease_ms}
@@ -67,22 +69,17 @@ class TableLeases(ABC):
         self._claim_expired = f"UPDATE {LEASE_TABLE} SET {lease} WHERE {_OF_SLOT} AND {expired}"
         self._renew = f"UPDATE {LEASE_TABLE} SET expires_at_ms = {now_ms} + :lease_ms WHERE {_OF_PREFIX} AND {_OURS}"
 
-    # ---- the database -----------------------------------------------------------------------------------------
-
     @property
-    @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """The errors that the database raises when it is unreachable or refuses a statement."""
+        errors: tuple[type[Exception], ...] = self._database.errors
+        return errors
 
-    @abstractmethod
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
         """Run `steps` in a separate transaction, on a database that has the table."""
-
-    @abstractmethod
-    def _was_beaten(self, error: Exception) -> bool:
-        """Return whether `error` means that another process changed the same rows at the same time."""
-
-    # ---- leases -----------------------------------------------------------------------------------------------
+        if self._pin.tables is None:
+            self._pin.tables = await self._database.ensure_table(LEASE_TABLE)
+        result: ResultT = await self._database.in_transaction(steps, self._pin)
+        return result
 
     async def every_lease(self) -> list[Lease]:
         async def steps(transaction: OnTables) -> list[Lease]:
@@ -115,7 +112,9 @@ class TableLeases(ABC):
 
         return await self._in_transaction(steps)
 
-    async def has(self, slot: int, block: DatabaseTransaction) -> bool:
+    async def has(self, slot: int, block: Any) -> bool:
+        if self._database.locks_whole:  # by the block
+            return await self._is_ours(block, slot)
         return await self._in_transaction(lambda transaction: self._is_ours(transaction, slot))
 
     async def _is_ours(self, transaction: OnTables, slot: int) -> bool:
@@ -148,7 +147,11 @@ class TableLeases(ABC):
         try:
             return await self._in_transaction(steps)
         except Exception as error:
-            if not self._was_beaten(error):
+            # the only conflict of a database with one lock is that it was not free in time
+            is_beaten = self._database.was_inserted_by_others(error) or (
+                not self._database.locks_whole and is_conflict(error)
+            )
+            if not is_beaten:
                 raise
             return False
 

@@ -84,6 +84,8 @@ class OnTables(ABC):
     """Executes statements in one transaction; parameters are written `:name`, our tables without their schema."""
 
     pin: Pin
+    dialect: str
+    """The name of the database's dialect in SQLAlchemy."""
 
     @abstractmethod
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:

@@ -47,6 +47,7 @@ HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
 class PostgresSteps(OnTables):
     """The statements of a dual write in one transaction, in the order in which `DatabaseTransaction` has them."""
 
+    dialect = "postgresql"
     errors: ClassVar[tuple[type[Exception], ...]]
     """The errors of the driver."""
     driver_name: ClassVar[str]

@@ -15,6 +15,7 @@ from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.settings import WritingSettings
 from dualwrite.recipes.core.waiting import Waiting, settled
+from dualwrite.recipes.sql.lease_statements import NOW_MS, TableLeases
 from dualwrite.recipes.sqlalchemy.binding import Bind
 from dualwrite.recipes.sqlalchemy.drivers import Carry
 from dualwrite.recipes.sqlalchemy.engines import (
@@ -26,7 +27,7 @@ from dualwrite.recipes.sqlalchemy.engines import (
 from dualwrite.recipes.sqlalchemy.events import watch
 from dualwrite.recipes.sqlalchemy.outbox_table import assert_has_outboxes
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyDatabase
-from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
+from dualwrite.recipes.sqlalchemy.tables import schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import Use
 
@@ -126,15 +127,12 @@ class SqlAlchemyBackend(Generic[BindT, TxT]):
         return self.database
 
     def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
-        return SqlAlchemyLeases(
-            self.background_engine,
-            prefix=prefix,
-            owner=owner,
-            lease_ms=lease_ms,
-            create_table=self._create_table,
-            schema=self._schema,
-            carry=self._carry,
-        )
+        if self.database.dialect not in NOW_MS:
+            raise ConfigError(
+                f"leases of transactional ids need a database whose clock can be queried ({', '.join(NOW_MS)}), "
+                f"not {self.database.dialect}; use one DualWriter per transactional id there"
+            )
+        return TableLeases(self.database, prefix=prefix, owner=owner, lease_ms=lease_ms)
 
     @property
     def leases_inside_blocks(self) -> bool:

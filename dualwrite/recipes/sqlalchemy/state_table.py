@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,32 +16,26 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.core.store import (
-    MAX_TRANSACTIONAL_ID_LENGTH,
-    missing_table,
-    not_durable,
-    not_exact,
-    stayed_locked,
-)
-from dualwrite.recipes.sql import state_statements
-from dualwrite.recipes.sql.outbox_database import DatabaseWithOutbox
-from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
-from dualwrite.recipes.sql.outbox_steps import OutboxSql
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table, not_durable
+from dualwrite.recipes.sql.database import ResultT, SqlDatabase, Steps
+from dualwrite.recipes.sql.identity_table import found_identity
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
+from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, Pin, PinnedTables
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sqlalchemy.drivers import Carry, deciding, here
 from dualwrite.recipes.sqlalchemy.engines import at_read_committed, engine_without_pool, is_mysql, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine
-from dualwrite.recipes.sqlalchemy.mysql_row_lock import INSERT_TIMEOUT_MS, LOCK_TIMEOUTS, error_code, lock_wait_limit
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import INSERT_TIMEOUT_MS
 from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
-from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
+from dualwrite.recipes.sqlalchemy.own_statements import for_own_use
 from dualwrite.recipes.sqlalchemy.steps import OnMySql, OnOthers, OnPostgres, OnSqlite
 from dualwrite.recipes.sqlalchemy.tables import (
     create_missing,
-    ensure_identity,
     exact_text,
-    found_identity,
+    home,
     kafka_transaction_database,
+    kafka_transaction_lease,
     need_table,
     own_table,
     pinned_tables,
@@ -59,6 +51,8 @@ kafka_transaction_state = own_table(
     sa.Column("manifest", sa.Text, nullable=True),
 )
 
+_BESIDE: Final = {OUTBOX_TABLE: kafka_transaction_outbox, LEASE_TABLE: kafka_transaction_lease}
+"""The tables that not every writer has."""
 
 SqlAlchemySteps = OnPostgres | OnOthers
 _STEPS: Final[dict[str, type[SqlAlchemySteps]]] = {
@@ -74,16 +68,13 @@ def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
 
     They are created in `schema`, by default in the schema of unqualified names. Safe in several processes at once.
     """
-    schema = schema_for(engine, schema)
-    create_missing(engine, kafka_transaction_state, schema)
-    with engine.connect() as connection:
-        pinned = pinned_tables(connection, schema)
-    assert pinned is not None, "it has just been created"
-    create_missing(engine, kafka_transaction_database, pinned.schema)
-    ensure_identity(engine, pinned)
+    create_missing(engine, kafka_transaction_state, schema_for(engine, schema))
+    database = SqlAlchemyDatabase(engine, schema)
+    create_missing(engine, kafka_transaction_database, database.pinned.schema)
+    database.identity()
 
 
-class SqlAlchemyDatabase(DatabaseWithOutbox):
+class SqlAlchemyDatabase(SqlDatabase):
     # SQLAlchemy does not wrap the OSError of a connection that asyncpg could not open
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError)
 
@@ -97,46 +88,53 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
         only_recovers: bool = False,
     ) -> None:
         """Connect the database; with `only_recovers`, complete decided transactions even if it lacks guarantees."""
+        super().__init__(schema=schema_for(engine, schema))
+        self.dialect = engine.dialect.name
+        self.insert_timeout_ms = INSERT_TIMEOUT_MS if is_mysql(engine.dialect) else None
         self._engine = at_read_committed(for_own_use(engine))
         self._engine_to_prove = engine_without_pool(self._engine)
-        self._schema = schema_for(engine, schema)
         self._steps_class = _STEPS.get(engine.dialect.name, OnOthers)
-        self._create_table = self._may_create_outbox = create_table
+        self._create_table = create_table
+        self._has_created = False
         self._only_recovers = only_recovers
         self._carry = carry
-        self.pin: Final = Pin()
-        """The location of the tables, as far as it was queried."""
-        self._identity: DatabaseIdentity | None = None
 
-    def _create_missing_tables(self) -> None:
+    async def _pin_tables(self) -> None:
+        await self._carry(self._find_or_create_tables)
+
+    def _find_or_create_tables(self) -> PinnedTables:
         if not self._only_recovers:
             examine(self._engine, checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ())))
-        if self._create_table:
+        if self._create_table and not self._has_created:
             create_state_table(self._engine, self._schema)
-            self._create_table = False
+            self._has_created = True
+        return self.pinned
 
-    async def prepare_outbox(self) -> None:
-        await self._carry(self._prepare_outbox)
+    async def ensure_table(self, table: str, pinned: PinnedTables | None = None) -> PinnedTables:
+        return await self._carry(lambda: self._ensure_table(table, pinned))
 
-    def _prepare_outbox(self) -> None:
-        self._create_missing_tables()
-        pinned = self.pinned
-        if not self.pin.has_outbox_table:
-            create = self._may_create_outbox
-            need_table(self._engine, pinned, kafka_transaction_outbox, create=create, option=" --outbox")
-            self.pin.has_outbox_table = True
+    def _ensure_table(self, table: str, pinned: PinnedTables | None) -> PinnedTables:
+        if pinned is None:
+            with self._engine.connect() as connection:
+                pinned = home(connection, self._schema, table)
+        need_table(self._engine, pinned, _BESIDE[table], create=self._create_table)
+        return pinned
 
-    @property
-    def _outbox_sql(self) -> OutboxSql:
-        return OUTBOX_SQL[self._engine.dialect.name]
-
-    def _located(self) -> Pin:
-        assert self.pinned is not None, "it raises otherwise"
-        return self.pin
-
-    def _was_inserted_by_others(self, error: Exception) -> bool:
+    def was_inserted_by_others(self, error: Exception) -> bool:
         pass_on_signal(error)
         return isinstance(error, IntegrityError)
+
+    async def in_transaction(self, steps: Steps[ResultT], pin: Pin | None = None) -> ResultT:
+        return await self._carry(lambda: self._in_transaction(steps, pin))
+
+    def _in_transaction(self, steps: Steps[ResultT], pin: Pin | None) -> ResultT:
+        try:
+            with self._engine.begin() as connection:
+                return blocking.run(steps(self._steps_class(connection, pin or self.pin)))
+        except (OperationalError, ProgrammingError) as error:
+            if pin is None:
+                self._raise_if_missing(error)
+            raise
 
     async def _outside_transactions(self, sql: str) -> None:
         await self._carry(lambda: self._execute_outside_transactions(sql))
@@ -144,13 +142,6 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
     def _execute_outside_transactions(self, sql: str) -> None:
         with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(sql)
-
-    async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        return await self._carry(lambda: self._fetch(sql, values))
-
-    def _fetch(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
-        with self._engine.connect() as connection:
-            return connection.execute(self._text(sql), values).one()
 
     async def begin(self) -> SqlAlchemySteps:
         return await self._carry(self._begin)
@@ -173,10 +164,9 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
         """The location of the tables; queried once. Raises StateRowError if they are missing, and StateTableError."""
         if self.pin.tables is None:
             with self._engine.connect() as connection:
-                pinned = pinned_tables(connection, self._schema)
-                if pinned is None:
-                    raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
-            self.pin.tables = pinned
+                self.pin.tables = pinned_tables(connection, self._schema)
+            if self.pin.tables is None:
+                raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
         return self.pin.tables
 
     def steps(self, connection: sa.Connection) -> SqlAlchemySteps:
@@ -191,54 +181,15 @@ class SqlAlchemyDatabase(DatabaseWithOutbox):
 
         Raises StateRowError if a table is missing, StateTableError, and DatabaseMovedError.
         """
-        if self._identity is None:
-            pinned = self.pinned
-            try:
-                if not may_make:
-                    return found_identity(self._engine, pinned) or DatabaseIdentity(new_suffix())
-                self._identity = ensure_identity(self._engine, pinned)
-            except (OperationalError, ProgrammingError) as error:
-                self._raise_if_missing(error)
-                raise
-        return self._identity
-
-    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        """Create an empty row unless it exists. Return the database's identity.
-
-        Raises StateRowError if a table is missing, or if its collation makes two different transactional ids equal,
-        RowLockTimeoutError if another transaction holds a lock on the place of the new row, and the errors of
-        `identity`.
-        """
-        return await self._carry(lambda: self._ensure_row(transactional_id))
-
-    def _ensure_row(self, transactional_id: str) -> DatabaseIdentity:
-        self._create_missing_tables()
-        identity = self.identity()
-        try:
-            with self._engine.begin() as connection:
-                found = connection.scalar(self._text(state_statements.SELECT_ID), {"id": transactional_id})
-                if found is None:
-                    wait = lock_wait_limit(connection) if is_mysql(connection.dialect) else nullcontext()
-                    with wait:
-                        connection.execute(self._text(state_statements.INSERT), {"id": transactional_id})
-                elif found != transactional_id:
-                    raise not_exact(transactional_id, found)
-        except IntegrityError:
-            pass  # another process created it at the same moment
-        except (OperationalError, ProgrammingError) as error:
-            if error_code(error) in LOCK_TIMEOUTS:
-                raise stayed_locked(transactional_id, INSERT_TIMEOUT_MS) from error
-            self._raise_if_missing(error)
-            raise
-        return identity
+        assert self.pinned is not None, "it raises otherwise"
+        if self._identity is None and not may_make:
+            return blocking.run(self.in_transaction(found_identity)) or DatabaseIdentity(new_suffix())
+        return blocking.run(self._known_identity())
 
     def _raise_if_missing(self, error: Exception) -> None:
         for table in (kafka_transaction_state.name, kafka_transaction_database.name):
             if not sa.inspect(self._engine).has_table(table, schema=self.pinned.schema):
                 raise missing_table(table, otherwise="create_state_table(engine)") from error
-
-    def _text(self, sql: str) -> sa.TextClause:
-        return cached_text(self.pinned.sql(sql))
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._carry(lambda: self._make_durable(transactional_id, row, timeout_ms))

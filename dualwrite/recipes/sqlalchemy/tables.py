@@ -1,4 +1,4 @@
-"""The location of our tables on any database that SQLAlchemy supports, and the identity and lease tables.
+"""The location of our tables on any database that SQLAlchemy supports, and the tables but for two.
 
 `sql/pinned_tables.py` says why the location is queried only once. The state table has its own module. The
 files `schema.sql`, `schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql.sql` create the same tables by hand.
@@ -12,26 +12,13 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.errors import ConfigError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.database_errors import is_conflict
-from dualwrite.recipes.core.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, DatabaseTransaction, missing_table
-from dualwrite.recipes.sql.identity_table import (
-    DECIDED_BEFORE,
-    IDENTITY_TABLE,
-    INSERT_IDENTITY,
-    MOST_ATTEMPTS,
-    SELECT_IDENTITY,
-    Place,
-    checked_place,
-    identity_is_missing,
-    present_place,
-)
-from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, Steps, TableLeases
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
+from dualwrite.recipes.sql.identity_table import IDENTITY_TABLE
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
 from dualwrite.recipes.sql.pinned_tables import (
     OnTables,
     Pin,
@@ -42,8 +29,8 @@ from dualwrite.recipes.sql.pinned_tables import (
     find_state_table,
 )
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
-from dualwrite.recipes.sqlalchemy.engines import is_mysql, locks_whole_database
-from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, OWN, cached_text, for_own_use, own_text
+from dualwrite.recipes.sqlalchemy.engines import is_mysql
+from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, OWN, cached_text, own_text
 
 ResultT = TypeVar("ResultT")
 
@@ -132,65 +119,6 @@ kafka_transaction_database = own_table(
     sa.Column("made_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
-
-def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity:
-    """Insert a new row for the current place."""
-    place = place_of(connection, pinned)
-    suffix = new_suffix()
-    values = {"suffix": suffix, "server": place.server, "database": place.database}
-    connection.execute(own_text(pinned.sql(INSERT_IDENTITY)), values)
-    return DatabaseIdentity(suffix)
-
-
-def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
-    """Query the identity of this database, as far as the server reveals it."""
-    dialect = connection.dialect.name
-    if dialect == "postgresql":
-        return _queried(connection, present_place())
-    if dialect in ("mysql", "mariadb"):  # not server_uuid, which changes in a failover
-        return Place(None, None if pinned.schema is None else pinned.schema.lower())
-    return Place()
-
-
-def found_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity | None:
-    """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
-    with engine.begin() as connection:
-        found = connection.execute(own_text(pinned.sql(SELECT_IDENTITY))).first()
-        if found is None:
-            return None
-        suffix, server, database = found
-        place = place_of(connection, pinned)
-    return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
-
-
-def ensure_identity(engine: sa.Engine, pinned: PinnedTables) -> DatabaseIdentity:
-    """Return the identity; insert it if there is none yet. Safe in several processes at once."""
-    for _ in range(MOST_ATTEMPTS):
-        found = found_identity(engine, pinned)
-        if found is not None:
-            return found
-        try:
-            with engine.begin() as connection:
-                if connection.scalar(own_text(pinned.sql(DECIDED_BEFORE))):
-                    raise identity_is_missing()  # the decisions were made under other ids
-                insert_identity(connection, pinned)
-        except IntegrityError:
-            continue  # another process inserted it at the same moment
-        except DBAPIError as error:
-            if not is_conflict(error):
-                raise
-    raise identity_is_missing()
-
-
-_UPDATE_PLACE: Final = f"UPDATE {IDENTITY_TABLE} SET made_in_server = :server, made_in_database = :database"
-
-
-def note_place(connection: sa.Connection, pinned: PinnedTables) -> None:
-    """Store the current place: this database is the original, wherever it is now."""
-    place = place_of(connection, pinned)
-    connection.execute(own_text(pinned.sql(_UPDATE_PLACE)), {"server": place.server, "database": place.database})
-
-
 # ---- leases of transactional ids -----------------------------------------------------------------------------------
 
 kafka_transaction_lease = own_table(
@@ -218,13 +146,12 @@ def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> No
             raise
 
 
-def need_table(engine: sa.Engine, pinned: PinnedTables, table: sa.Table, *, create: bool, option: str) -> None:
-    """Create a table beside the state table if it is missing. Raises StateRowError if it may not be created here."""
+def need_table(engine: sa.Engine, pinned: PinnedTables, table: sa.Table, *, create: bool) -> None:
+    """Create a table where it is missing. Raises StateRowError unless it may be created here."""
     if create:
         create_missing(engine, table, pinned.schema)
     if not sa.inspect(engine).has_table(table.name, schema=pinned.schema):
-        made_by = f"create_{table.name.rpartition('_')[2]}_table(engine)"
-        raise missing_table(table.name, otherwise=made_by, option=option)
+        raise missing_table(table.name, otherwise=f"create_{table.name.rpartition('_')[2]}_table(engine)")
 
 
 class OnConnection(OnTables):
@@ -232,6 +159,7 @@ class OnConnection(OnTables):
 
     def __init__(self, connection: sa.Connection, pin: Pin, carry: Carry = here) -> None:
         self.connection = connection
+        self.dialect = connection.dialect.name
         self.pin = pin
         self._carry = carry
 
@@ -264,67 +192,3 @@ class OnConnection(OnTables):
 _MYSQL_HAS_TABLE: Final = own_text(
     "SELECT 1 FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"
 )
-
-
-class SqlAlchemyLeases(TableLeases):
-    """`Leases` in the table, on an engine. Raises ConfigError for a database whose clock cannot be queried."""
-
-    errors: tuple[type[Exception], ...] = (SQLAlchemyError,)
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        *,
-        prefix: str,
-        owner: str,
-        lease_ms: int,
-        create_table: bool,
-        schema: str | None = None,
-        carry: Carry = here,
-    ) -> None:
-        if engine.dialect.name not in NOW_MS:
-            raise ConfigError(
-                f"leases of transactional ids need a database whose clock can be queried ({', '.join(NOW_MS)}), "
-                f"not {engine.dialect.name}; use one DualWriter per transactional id there"
-            )
-        super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=NOW_MS[engine.dialect.name])
-        self._engine = for_own_use(engine)
-        self._create_table = create_table
-        self._schema = schema_for(engine, schema)
-        self._pin = Pin()
-        self._carry = carry
-
-    def _was_beaten(self, error: Exception) -> bool:
-        if isinstance(error, IntegrityError):
-            return True
-        # SQLite's only conflict is a lock that was not free in time
-        return isinstance(error, DBAPIError) and not locks_whole_database(self._engine.dialect) and is_conflict(error)
-
-    async def has(self, slot: int, block: DatabaseTransaction) -> bool:
-        if not locks_whole_database(self._engine.dialect):
-            return await super().has(slot, block)
-        on_engine: Any = block
-        connection: sa.Connection = on_engine.connection
-        return await self._carry(lambda: blocking.run(self._is_ours(self._statements_on(connection), slot)))
-
-    async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        return await self._carry(lambda: self._run(steps))
-
-    def _run(self, steps: Steps[ResultT]) -> ResultT:
-        if self._create_table:
-            create_lease_table(self._engine, self._schema)
-            self._create_table = False
-        try:
-            with self._engine.begin() as connection:
-                return blocking.run(steps(self._statements_on(connection)))
-        except (OperationalError, ProgrammingError) as error:
-            if self._pin.tables is None or sa.inspect(self._engine).has_table(
-                LEASE_TABLE, schema=self._pin.tables.schema
-            ):
-                raise
-            raise missing_table(LEASE_TABLE, otherwise="create_lease_table(engine)") from error
-
-    def _statements_on(self, connection: sa.Connection) -> OnTables:
-        if self._pin.tables is None:
-            self._pin.tables = home(connection, self._schema, LEASE_TABLE)
-        return OnConnection(connection, self._pin)
