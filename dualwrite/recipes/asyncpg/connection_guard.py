@@ -41,8 +41,6 @@ class Watch(StatementWatch):
         self._raw = raw
         self._substitute: driver.Substitute | None = None
         self._block: Any = None
-        self._savepoints: list[str] = []
-        """The names of the savepoints that were set, and not released."""
 
     def start(self) -> None:
         self._substitute = WatchedProtocol(driver.protocol_of(self._raw), self)
@@ -59,7 +57,8 @@ class Watch(StatementWatch):
         self.assert_nothing_refused()
         if self._raw.is_closed():
             raise closed_inside()
-        if self.running > 0 or any(_is_of_a_block(name) for name in self._savepoints):
+        savepoints = self._records.savepoints
+        if self.running > 0 or (savepoints and any(_is_of_a_block(savepoint) for savepoint in savepoints)):
             raise IllegalStateError(UNFINISHED)
         if not self._raw.is_in_transaction():
             raise ended_past(ENDED)
@@ -68,25 +67,14 @@ class Watch(StatementWatch):
 
     def after(self, savepoint: Savepoint) -> None:
         super().after(savepoint)
-        step, name = savepoint
-        match step:
-            case Step.SET:
-                self._savepoints.append(name)
-            case Step.RELEASE:
-                self._forget_from(name, also=True)
-            case Step.ROLL_BACK_TO:
-                # The `connection.transaction()` is over, although its savepoint remains set.
-                self._forget_from(name, also=_is_of_a_block(name))
-
-    def _forget_from(self, name: str, *, also: bool) -> None:
-        """Forget the savepoints inside the newest one called `name`, and `also` that one itself."""
-        if name in self._savepoints:
-            newest = len(self._savepoints) - 1 - self._savepoints[::-1].index(name)
-            del self._savepoints[newest + (0 if also else 1) :]
+        if savepoint.step is Step.ROLL_BACK_TO and _is_of_a_block(savepoint):
+            # the `connection.transaction()` is over, although its savepoint, which has no records now, remains set
+            self._records.release_savepoint(savepoint.name)
 
 
-def _is_of_a_block(savepoint: str) -> bool:
-    return savepoint.startswith(driver.SAVEPOINT_PREFIX)
+def _is_of_a_block(savepoint: Any) -> bool:
+    name: str = savepoint.name
+    return name.startswith(driver.SAVEPOINT_PREFIX)
 
 
 class WatchedProtocol(driver.Substitute):

@@ -106,7 +106,8 @@ class RecordBuffer:
         self._bytes = 0
         self.is_closed = False
         """Whether records are refused, because the decision is being made."""
-        self._savepoints: list[_Savepoint] = []
+        self.savepoints: list[_Savepoint] = []
+        """The savepoints that are set, the outermost first."""
         self._refused: list[BaseException] = []
         self.refused: BaseException | None = None
         """The error of the first refused record, None if none was."""
@@ -198,14 +199,14 @@ class RecordBuffer:
     # ---- savepoints -----------------------------------------------------------------------------------------
 
     def savepoint(self, name: str) -> None:
-        self._savepoints.append(_Savepoint(name, len(self._entries), len(self._refused)))
+        self.savepoints.append(_Savepoint(name, len(self._entries), len(self._refused)))
 
     def knows_savepoint(self, name: str) -> bool:
         return self._newest_savepoint(name) is not None
 
     def release_savepoint(self, name: str) -> None:
         """Merge the records after the savepoint into the surrounding ones; savepoints inside it end too."""
-        del self._savepoints[self._newest_savepoint(name) or 0 :]
+        del self.savepoints[self._newest_savepoint(name) or 0 :]
 
     def roll_back_to_savepoint(self, name: str) -> None:
         """Drop the records sent after the savepoint, whose changes the database undid. It remains set, as in SQL.
@@ -214,12 +215,12 @@ class RecordBuffer:
         """
         index = self._newest_savepoint(name)
         self.rolled_back_beyond |= index is None
-        kept = _Savepoint(name, 0, 0) if index is None else self._savepoints[index]
+        kept = _Savepoint(name, 0, 0) if index is None else self.savepoints[index]
         self._bytes -= sum(entry.size_bytes for entry in self._entries[kept.entries :])
         del self._entries[kept.entries :]
         del self._refused[kept.refused :]
         self.refused = self._refused[0] if self._refused else None
-        del self._savepoints[0 if index is None else index + 1 :]
+        del self.savepoints[0 if index is None else index + 1 :]
 
     def _newest_savepoint(self, name: str) -> int | None:
-        return next((i for i in reversed(range(len(self._savepoints))) if self._savepoints[i].name == name), None)
+        return next((i for i in reversed(range(len(self.savepoints))) if self.savepoints[i].name == name), None)
