@@ -22,7 +22,6 @@ from dualwrite.delivery import Outbox
 from dualwrite.errors import DatabaseWentBackError, DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
-from dualwrite.recipes.asyncpg import driver as asyncpg_driver
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.pool import outbox_publisher
@@ -30,7 +29,7 @@ from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.sql import pinned_tables
+from dualwrite.recipes.sql import pinned_tables, postgres
 from dualwrite.recipes.sqlalchemy import own_statements
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.outbox_worker import AtPointOf, is_publisher
@@ -311,7 +310,7 @@ def test_failures_a_day_apart_do_not_end_the_lease(scenario: PsycopgScenario, mo
 CACHES: Final[dict[str, Any]] = {
     "names of tables": pinned_tables._qualified,
     "statements of psycopg": psycopg_driver.pyformat,
-    "statements of asyncpg": asyncpg_driver._numbered,
+    "numbered statements": postgres.numbered,
     "statements of SQLAlchemy": own_statements.cached_text,
 }
 

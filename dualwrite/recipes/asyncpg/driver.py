@@ -9,10 +9,8 @@ changes internals that this module relies on.
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -20,7 +18,7 @@ import asyncpg
 
 from dualwrite.errors import StateTableError, TransactionDoomedError
 from dualwrite.recipes.core.waiting import shield
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, numbered
 from dualwrite.recipes.sql.postgres_steps import CommitMessage, assert_committed
 
 ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -178,7 +176,7 @@ _descriptions: Final[WeakKeyDictionary[Any, dict[str, Any]]] = WeakKeyDictionary
 
 async def fetch(raw: Any, sql: str, values: Mapping[str, Any]) -> tuple[Sequence[Any], str]:
     """Execute one statement, with parameters written `:name`. Return its rows, and its status."""
-    text, names = _numbered(sql)
+    text, names = numbered(sql)
     protocol = protocol_of(raw)
     kept = _descriptions.setdefault(raw, {})
     statement = kept.get(text)
@@ -202,19 +200,6 @@ async def _described(protocol: Any, text: str) -> Any:
         )
     statement._init_codecs()  # noqa: SLF001
     return statement
-
-
-@lru_cache(maxsize=1024)
-def _numbered(sql: str) -> tuple[str, Sequence[str]]:
-    """Return a statement with `$1` in place of `:name`, and the names in that order."""
-    names: list[str] = []
-
-    def number(found: re.Match[str]) -> str:
-        if found[1] not in names:
-            names.append(found[1])
-        return f"${names.index(found[1]) + 1}"
-
-    return re.sub(r"(?<!:):([a-z_]+)", number, sql), names
 
 
 # ---- a COMMIT that decides -----------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ Three things, each on one connection at a time:
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -27,7 +26,7 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
-from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE, new_mark
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE, PARAMETER, new_mark, numbered
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -143,10 +142,9 @@ def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGres
 
 @lru_cache(maxsize=1024)
 def with_numbers(sql: str, encoding: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a statement whose parameters are written `:name` with `$1`, `$2` and so on, and their names in order."""
-    names: dict[str, int] = {}
-    numbered = _PARAMETER.sub(lambda found: f"${names.setdefault(found[1], len(names) + 1)}", sql)
-    return numbered.encode(encoding), tuple(names)
+    """Return a statement as `numbered` does, as the connection encodes it."""
+    text, names = numbered(sql)
+    return text.encode(encoding), names
 
 
 def encoded(connection: AnyConnection, text: str) -> bytes:
@@ -154,13 +152,10 @@ def encoded(connection: AnyConnection, text: str) -> bytes:
     return text.encode(encoding_of(connection))
 
 
-_PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
-
-
 @lru_cache(maxsize=1024)
 def pyformat(sql: str) -> str:
     """Return a statement whose parameters are written `:name` in psycopg's notation."""
-    return _PARAMETER.sub(r"%(\1)s", sql)
+    return PARAMETER.sub(r"%(\1)s", sql)
 
 
 def one_text(connection: AnyConnection, sql: str, values: Values) -> Any:

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from dualwrite.recipes.sql.pinned_tables import OID, PinnedTables, Query, assert_still_there
@@ -155,11 +155,22 @@ GIVEN_UP_IN: Final = "SyncRepWaitForLSN"
 """The server's function that warns of a cancelled wait; the message is translated and its SQLSTATE is not unique."""
 
 
-# ---- statements without parameters ----------------------------------------------------------------------------------
+# ---- statements in the notation of a driver, and without parameters -------------------------------------------------
+
+PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
+
+
+@lru_cache(maxsize=1024)
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with `$1`, `$2` and so on in place of `:name`, and the names in that order."""
+    names: dict[str, int] = {}
+    text = PARAMETER.sub(lambda found: f"${names.setdefault(found[1], len(names) + 1)}", sql)
+    return text, tuple(names)
+
 
 # Only a statement without parameters can be part of a message of several statements.
 
-_pieces: Final = cache(re.compile(r"(?<!:):([a-z_]+)").split)
+_pieces: Final = cache(PARAMETER.split)
 
 
 def with_literals(sql: str, values: Mapping[str, str | None]) -> str:
