@@ -21,8 +21,8 @@ from dualwrite.recipes.core.leases import Lease, is_outbox, outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.store import (
     NO_STORED_BLOCKS,
-    Added,
     Backlog,
+    StoredBlock,
     StoredBlocks,
 )
 from dualwrite.recipes.pool import maintenance, outbox, outbox_publisher
@@ -93,10 +93,10 @@ class OutboxTransaction(CheckedTransaction):
         """Change the row of the application that all blocks change."""
         await self._ask(Touch(self._number))
 
-    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> StoredBlock:
         """Add a block, as a transaction of PostgreSQL does."""
         if isinstance(self.outbox, OutboxInSteps):
-            return await self.outbox.add(transactional_id, content)
+            return await self.outbox.append(transactional_id, content)
         values = {"id": transactional_id, "content": content, "mark": ""}
         ((text,),) = await self._statements.rows(ADD, values)
         return place_of(text, content).added

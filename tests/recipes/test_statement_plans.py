@@ -157,7 +157,7 @@ def test_innodb_waits_for_no_block_of_another_id(
 def add(connection: sa.Connection, pin: Pin, transactional_id: str, blocks: int) -> None:
     outbox = OnMySql(connection, pin).outbox
     for number in range(blocks):
-        blocking.run(outbox.add(transactional_id, b"%08d" % number))
+        blocking.run(outbox.append(transactional_id, b"%08d" % number))
 
 
 def believe(root: sa.Connection, database: str, rows: int) -> None:

@@ -23,7 +23,7 @@ from dualwrite.errors import (
 from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
-from dualwrite.recipes.core.store import Added, DatabaseTransaction
+from dualwrite.recipes.core.store import DatabaseTransaction, StoredBlock
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 NOTHING_PREPARED: Final = PreparedTxnState()
@@ -78,7 +78,7 @@ class DualWriteProgress:
         """The content of the state row when it was locked."""
         self.prepared_state = NOTHING_PREPARED
         self.sends_since_s = 0.0
-        self.added: Added | None = None
+        self.added: StoredBlock | None = None
         """The place in the outbox that the records were given."""
         self.bounded_ms: int | None = None
         """How long after its first record Kafka aborts the prepared transaction; None if it never does."""

@@ -29,11 +29,13 @@ MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
 
 
 class StoredBlock(NamedTuple):
-    """One stored block: its number, its time, and its records as bytes."""
+    """One stored block, by which the outcome of the database transaction that added it is found."""
 
     seq: int
     stored_at_ms: int
+    """When it was added, by the database's clock."""
     content: bytes
+    """The records, as they were added, which no other block has: a server that crashed may give the number again."""
 
 
 class Sent(NamedTuple):
@@ -51,16 +53,6 @@ class LastBatch(NamedTuple):
 
 
 NO_BATCH: Final = LastBatch((), ())
-
-
-class Added(NamedTuple):
-    """A block that was added to an outbox, by which the outcome of its database transaction is found."""
-
-    seq: int
-    stored_at_ms: int
-    """When it was added, by the database's clock."""
-    content: bytes
-    """The records, as they were added, which no other block has: a server that crashed may give the number again."""
 
 
 class StoredBlocks(Protocol):
@@ -101,7 +93,7 @@ class StoredBlocks(Protocol):
         """Return the last batch if `state` published it, else NO_BATCH. Raises StateRowError if rows are gone."""
         return NO_BATCH
 
-    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+    async def was_committed(self, transactional_id: str, added: StoredBlock) -> bool | None:
         """Return whether the transaction that has added a block was committed; None if it has not ended.
 
         This one runs in READ COMMITTED, and must be rolled back. Raises StateRowError if the block was added so long
@@ -266,7 +258,7 @@ class OutboxTransaction(DatabaseTransaction, Protocol):
     def diversion(self, name: str, timeout_ms: int | None = None) -> Diversion:
         """Return the diversion of a pool, whose methods raise RowLockTimeoutError after `timeout_ms`."""
 
-    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> StoredBlock:
         """Add the records of this block, as the last statement before `commit`, which is durable then.
 
         Raises TransactionEndedInsideError, then or in `commit`, if this is no longer the transaction in which the block

@@ -29,12 +29,12 @@ from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.record_block import encode
 from dualwrite.recipes.core.settings import StorePolicy
 from dualwrite.recipes.core.store import (
-    Added,
     Backlog,
     DatabaseTransaction,
     Diversion,
     OutboxDatabase,
     OutboxTransaction,
+    StoredBlock,
     Way,
 )
 from dualwrite.recipes.core.stored_blocks import assert_publishable
@@ -315,7 +315,7 @@ class OutboxWrites:
         _log.info("outbox %s: the lost commit of a block was %s", self.transactional_id, write.outcome)
         return True
 
-    async def _was_committed(self, added: Added, database: DatabaseTransaction) -> bool | None:
+    async def _was_committed(self, added: StoredBlock, database: DatabaseTransaction) -> bool | None:
         row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
         outbox = database.stored_blocks(self.transactional_id)
         committed = await outbox.was_committed(self.transactional_id, added)

@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from dualwrite.recipes.core.record_block import token_of
-from dualwrite.recipes.core.store import Added, Sent, StoredBlock
+from dualwrite.recipes.core.store import Sent, StoredBlock
 from dualwrite.recipes.sql.diversion_statements import UNNUMBERED
 from dualwrite.recipes.sql.lease_statements import NOW_MS
 from dualwrite.recipes.sql.outbox_statements import OF_POSTGRES
@@ -137,13 +137,9 @@ class OutboxInSteps(OutboxTable):
         self._in_steps = sql
         self._forgets = forgets
 
-    async def add(self, transactional_id: str, content: bytes) -> Added:
-        """Add a block in its own transaction, which has locked nothing."""
-        seq = await self._statements.inserted(self._in_steps.add, {"id": transactional_id, "content": content})
-        return Added(seq, int(time.time() * 1000), content)
-
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
-        return StoredBlock(*await self.add(transactional_id, content))
+        seq = await self._statements.inserted(self._in_steps.add, {"id": transactional_id, "content": content})
+        return StoredBlock(seq, int(time.time() * 1000), content)
 
     async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[Any]:
         sizes = await self._statements.rows(self._in_steps.sizes, {"id": transactional_id})
@@ -193,10 +189,10 @@ class OutboxInSteps(OutboxTable):
             await self._statements.changed(self._in_steps.number_head, {"id": transactional_id})
             await self._statements.changed(self._in_steps.update_head, values)
 
-    async def is_there(self, transactional_id: str, added: Added) -> bool:
+    async def is_there(self, transactional_id: str, added: StoredBlock) -> bool:
         """Return whether a block is in the table, as its own transaction sees it."""
         values = {"id": transactional_id, "seq": added.seq, "content": added.content}
         return bool(await self._statements.rows(self._in_steps.is_there, values))
 
-    def _marks_of(self, added: Added) -> Mapping[str, Any]:
+    def _marks_of(self, added: StoredBlock) -> Mapping[str, Any]:
         return {"taken_out": -added.seq, "noted": f'%"{token_of(added.content)}"%'}

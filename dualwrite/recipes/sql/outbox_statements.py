@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dualwrite.recipes.core.store import Added, Sent, StoredBlock
+from dualwrite.recipes.core.store import Sent, StoredBlock
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
 from dualwrite.recipes.sql.outbox_steps import (
     MOST_BLOCKS,
@@ -132,7 +132,7 @@ MAY_VACUUM: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE o
 """Whether the role owns the table `:name`; for other tables VACUUM only logs a warning."""
 
 
-def if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> BeforeCommit:
+def if_added(pinned: PinnedTables, transactional_id: str, added: StoredBlock, *, mark: str, token: str) -> BeforeCommit:
     """Return a statement that makes COMMIT durable if the block is added; else its error quotes the token."""
     values = {"id": transactional_id, "seq": str(added.seq), "mark": mark, "token": token}
     return BeforeCommit(pinned.sql(_IF_ADDED), values)
@@ -141,7 +141,7 @@ def if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark:
 class Place(NamedTuple):
     """The result of `ADD`."""
 
-    added: Added
+    added: StoredBlock
     is_durable: bool
     """Whether COMMIT waits for disk and standbys already; otherwise `RAISE` must precede it."""
     location: str
@@ -150,7 +150,7 @@ class Place(NamedTuple):
 
 def place_of(text: str, content: bytes) -> Place:
     seq, stored_at_ms, waits, location = text.split(" ", 3)
-    return Place(Added(int(seq), int(stored_at_ms), content), waits in _DURABLE, location)
+    return Place(StoredBlock(int(seq), int(stored_at_ms), content), waits in _DURABLE, location)
 
 
 class PostgresOutbox(OutboxTable):
@@ -161,7 +161,7 @@ class PostgresOutbox(OutboxTable):
 
     async def append(self, transactional_id: str, content: bytes) -> StoredBlock:
         ((text,),) = await self._statements.rows(ADD, {"id": transactional_id, "content": content, "mark": ""})
-        return StoredBlock(*place_of(text, content).added)
+        return place_of(text, content).added
 
     async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[Any]:
         await self._statements.rows(BY_INDEX, {})
@@ -178,5 +178,5 @@ class PostgresOutbox(OutboxTable):
         if found != len(blocks):
             raise gone(transactional_id, "nothing was published")
 
-    def _marks_of(self, added: Added) -> Mapping[str, Any]:
+    def _marks_of(self, added: StoredBlock) -> Mapping[str, Any]:
         return {"stored_at": added.stored_at_ms}

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.store import NO_BATCH, Added, LastBatch, Sent, StoredBlock
+from dualwrite.recipes.core.store import NO_BATCH, LastBatch, Sent, StoredBlock
 from dualwrite.recipes.sql.pinned_tables import OUTBOX_TABLE as OUTBOX_TABLE
 
 MOST_BLOCKS: Final = 1_000
@@ -145,7 +145,7 @@ class OutboxTable(ABC):
         """Delete the last batch and the blocks, which are kept as the last batch then if `kept_as` says how."""
 
     @abstractmethod
-    def _marks_of(self, added: Added) -> Mapping[str, Any]:
+    def _marks_of(self, added: StoredBlock) -> Mapping[str, Any]:
         """Return what tells a block from others with its number, for the statement `evidence`."""
 
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[int, Sequence[StoredBlock]]:
@@ -173,7 +173,7 @@ class OutboxTable(ABC):
         found = await self._statements.rows(self._sql.last_batch, {"id": transactional_id, "state": str(state)})
         return _batch_of(transactional_id, found)
 
-    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+    async def was_committed(self, transactional_id: str, added: StoredBlock) -> bool | None:
         if not await self._has_ended(transactional_id, added.seq):
             return None
         values = {"id": transactional_id, "seq": added.seq, "content": added.content, **self._marks_of(added)}

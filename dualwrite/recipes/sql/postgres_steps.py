@@ -17,7 +17,7 @@ from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import (
     NO_STORED_BLOCKS,
-    Added,
+    StoredBlock,
     StoredBlocks,
     manifest_in,
     newer_than_snapshot,
@@ -176,7 +176,7 @@ class PostgresSteps(OnTables):
 
         return {postgres.NOT_AS_LOCKED: not_held, postgres.ANOTHER_TRANSACTION: self._ended_past}
 
-    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> StoredBlock:
         self._note_id(transactional_id)
         mark = self.mark
         values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": mark}

@@ -16,7 +16,7 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import (
     NO_STORED_BLOCKS,
-    Added,
+    StoredBlock,
     StoredBlocks,
     manifest_in,
     not_as_locked,
@@ -250,16 +250,16 @@ class OnOthers(SqlAlchemyPort):
         assert isinstance(sql, SqlOfSteps), "a pool without an outbox asks for none"
         return OutboxInSteps(self, self._has_ended, sql)
 
-    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> StoredBlock:
         self._note_id(transactional_id)
         self._transaction.assert_has_not_ended()
-        added = await self.outbox.add(transactional_id, content)
+        added = await self.outbox.append(transactional_id, content)
         assert_holds_locks(self.connection, self._driver)
         await self._carry(self._assert_unbroken)
         self._transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
         return added
 
-    def _is_there(self, transactional_id: str, added: Added) -> bool:
+    def _is_there(self, transactional_id: str, added: StoredBlock) -> bool:
         return blocking.run(type(self)(self.connection, self.pin).outbox.is_there(transactional_id, added))
 
     async def _has_ended(self, transactional_id: str, seq: int) -> bool:

@@ -14,7 +14,6 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.store import (
     NO_BATCH,
     NO_STORED_BLOCKS,
-    Added,
     Backlog,
     LastBatch,
     Sent,
@@ -202,9 +201,9 @@ class OutboxTransaction(Transaction):
     def diversion(self, name: str, timeout_ms: int | None = None) -> SimulatedDiversion:
         return SimulatedDiversion(self, float("inf") if timeout_ms is None else timeout_ms / 1000)
 
-    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> StoredBlock:
         seq, at_ms = await self.ask("add", content)
-        return Added(seq, at_ms, content)
+        return StoredBlock(seq, at_ms, content)
 
     async def ask(self, kind: str, *given: Any) -> Any:
         """Execute a statement."""
@@ -237,7 +236,7 @@ class SimulatedBlocks:
         found: LastBatch = await self._client.request("last_batch", str(state))
         return found
 
-    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+    async def was_committed(self, transactional_id: str, added: StoredBlock) -> bool | None:
         found: bool | None = await self._client.request("was_committed", added.seq, added.content)
         return found
 
