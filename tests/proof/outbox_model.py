@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
 
 import dualwrite
 from dualwrite.errors import RowLockTimeoutError
@@ -32,6 +34,7 @@ from dualwrite.recipes.sql.outbox_statements import _PUBLISH, _PUBLISH_AND_FORGE
 from dualwrite.recipes.sql.outbox_steps import OUTBOX_TABLE, OutboxTable
 from dualwrite.recipes.sql.pinned_tables import OnTables, Pin
 from dualwrite.recipes.sql.postgres import BY_INDEX
+from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.automaton import DatabaseGone, ask
 from tests.proof.lease_model import PREFIX
@@ -256,7 +259,7 @@ def _on_engine(
 @cache
 def _steps_engine() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(_SCHEMA.with_name("outbox_schema_sqlite.sql").read_text(encoding="utf-8"))
+    connection.execute(str(CreateTable(kafka_transaction_outbox).compile(dialect=sqlite.dialect())))
     return connection
 
 

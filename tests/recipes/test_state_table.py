@@ -16,7 +16,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.testing.conformance.row_store import RowStore
-from tests.support.databases import Database
+from tests.support.databases import Database, PostgresDatabase
 from tests.support.threads import in_threads
 
 EMPTY = PreparedTxnState()
@@ -139,16 +139,14 @@ def test_a_place_that_stays_locked_is_not_waited_for_without_end(database: Datab
     blocking.run(store.ensure_row("orders-7"))
 
 
-def test_the_shipped_sql_makes_the_same_table(database: Database) -> None:
-    name = "schema_mysql.sql" if database.engine.dialect.name == "mysql" else "schema.sql"
-    text = importlib.resources.files("dualwrite.recipes.sql").joinpath(name).read_text()
-    with database.engine.begin() as connection:
-        for statement in filter(str.strip, text.split(";\n")):
-            connection.exec_driver_sql(statement)
-    made = {column["name"]: column for column in sa.inspect(database.engine).get_columns("kafka_transaction_state")}
+def test_the_shipped_sql_makes_the_same_table(postgres: PostgresDatabase) -> None:
+    text = importlib.resources.files("dualwrite.recipes.sql").joinpath("schema.sql").read_text()
+    with postgres.engine.begin() as connection:
+        connection.exec_driver_sql(text)
+    made = {column["name"]: column for column in sa.inspect(postgres.engine).get_columns("kafka_transaction_state")}
     assert list(made) == list(kafka_transaction_state.columns.keys())
     assert [name for name, column in made.items() if column["nullable"]] == ["manifest"]
-    blocking.run(RowStore(database.engine).ensure_row("t"))
+    blocking.run(RowStore(postgres.engine).ensure_row("t"))
 
 
 def test_a_table_that_confuses_two_ids_is_refused(database: Database) -> None:

@@ -1,6 +1,6 @@
 """The table `kafka_transaction_outbox` with SQLAlchemy, as `sql/outbox_statements.py` describes it.
 
-The files `outbox_schema.sql`, `outbox_schema_mysql.sql` and `outbox_schema_sqlite.sql` create the same table by hand.
+On PostgreSQL `outbox_schema.sql` creates the same table by hand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The state table on any database that SQLAlchemy supports, and the lock on its row.
 
-`core/store.py` describes the row. `schema.sql` creates the same table by hand.
+`core/store.py` describes the row. On PostgreSQL `schema.sql` creates the same table by hand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The location of our tables on any database that SQLAlchemy supports, and the tables but for two.
+"""The location of our tables on any database that SQLAlchemy supports, and the identity and lease tables.
 
-`sql/pinned_tables.py` says why the location is queried only once. The state table has its own module. The
-files `schema.sql`, `schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql.sql` create the same tables by hand.
+`sql/pinned_tables.py` says why the location is queried only once. The state table and the outbox have modules of their
+own. On PostgreSQL `schema.sql` and `pool_schema.sql` create the same tables by hand.
 """
 
 from __future__ import annotations
