@@ -196,7 +196,7 @@ async def _described(protocol: Any, text: str) -> Any:
     if statement._init_types():  # noqa: SLF001
         raise StateTableError(
             "a column of dualwrite's tables has a type that is not built into PostgreSQL, and asyncpg would have to "
-            "look it up first; nothing was written: create the tables with the DDL of `dualwrite init-db --print`"
+            "look it up first; nothing was written: create the tables with the DDL of `dualwrite init-db --sql`"
         )
     statement._init_codecs()  # noqa: SLF001
     return statement
