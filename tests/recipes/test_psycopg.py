@@ -22,7 +22,6 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.outcome import Outcome, outcome_of
-from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
@@ -379,20 +378,6 @@ def test_a_block_is_entered_once(scenario: PsycopgScenario, writer: PsycopgDualW
 def test_sessions_need_a_writer_on_sqlalchemy(writer: Any) -> None:
     with pytest.raises(ConfigError, match="takes a writer on SQLAlchemy, not PsycopgDualWriter"):
         dual_write_sessions(sessionmaker(), writer)
-
-
-# -- the row --
-
-
-def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScenario) -> None:
-    with scenario.writer(lock_timeout_ms=60_000) as writer:
-        writer.recover()
-        transaction: Any = blocking.run(writer.backend.database.begin())
-        transaction.connection.execute("SET LOCAL lock_timeout = '3s'")
-        blocking.run(transaction.lock(scenario.transactional_id, timeout_ms=5_000))
-        assert transaction.connection.execute("SHOW lock_timeout").fetchone() == ("3s",)
-        blocking.run(transaction.rollback())
-        blocking.run(transaction.close())
 
 
 # -- together with DualWriter --

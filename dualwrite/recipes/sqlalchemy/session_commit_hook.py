@@ -23,13 +23,6 @@ class _Arrival(Binding):
 
     send_commit: Callable[[], None]
 
-    def __init__(self, connection: sa.Connection) -> None:
-        super().__init__(connection, owned=False)
-        self.root = connection.get_transaction()
-
-    def connect(self) -> sa.Connection:
-        return self._connection
-
     def commit(self) -> None:
         self.send_commit()
 
@@ -56,7 +49,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         records: RecordBuffer,
         new_write: Callable[[FollowedTransaction], object],
     ) -> None:
-        self._arrival = _Arrival(connection)
+        self._arrival = _Arrival(connection, owned=False)
         self._has_ended = False
         self._initialise(self._arrival, engine, records)
         new_write(self)
