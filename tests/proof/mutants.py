@@ -1146,7 +1146,7 @@ MUTANTS: Final = (
         "outbox-not-kept",
         "the last batch is kept where a broker may abort it",
         OutboxSpace(3, Budget(timeouts=1, deletions=1)),
-        Edit(_STORED_BLOCKS, "return self._owned.policy.is_outbox and write.bounded_ms is not None", "return False"),
+        Edit(_STORED_BLOCKS, "return self._owned.is_outbox and write.bounded_ms is not None", "return False"),
     ),
     _mutant(
         "outbox-deleted-undecided",

@@ -18,10 +18,8 @@ from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
     OF_POOLS,
     KafkaSettings,
-    StorePolicy,
     WritingSettings,
     checked_delivery,
-    store_policy,
 )
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.turns import IdUsers
@@ -43,8 +41,9 @@ class IdSettings:
         self._producer: Final = kafka.producer
         self._cluster: Final = kafka.cluster()
         self.new_records: Final = partial(RecordBuffer, writing.max_buffered_bytes, kafka.serializers, kafka.tracer)
-        self.policy: Final = store_policy(kafka, delivery)
+        self.config: Final = kafka.config
         self.tally: Final = Tally()
+        self.repairability: Final = Repairability()
 
     def new_availability(self, waiting: Waiting) -> Availability:
         return Availability(self._cluster, waiting.new_watch())
@@ -55,10 +54,9 @@ class IdSettings:
         waiting: Waiting,
         availability: Availability,
         transactional_id: str,
-        policy: StorePolicy,
-        repairability: Repairability,
         *,
         lock_timeout_ms: int | None,
+        is_outbox: bool = False,
         lease: HeldLease | None = None,
         users: IdUsers | None = None,
     ) -> DualWriteCoordinator:
@@ -71,11 +69,12 @@ class IdSettings:
             pause=self.writing.pause,
             uninterrupted=waiting.uninterrupted,
             availability=availability,
-            policy=policy,
+            partitioner=self.config.partitioner,
+            is_outbox=is_outbox,
             lease=lease,
             tally=self.tally,
         )
-        return DualWriteCoordinator(owned, sleep=waiting.sleep, repairability=repairability, users=users)
+        return DualWriteCoordinator(owned, sleep=waiting.sleep, repairability=self.repairability, users=users)
 
 
 class OneId(IdSettings):
@@ -102,8 +101,6 @@ class OneId(IdSettings):
             waiting,
             self.new_availability(waiting),
             self._transactional_id,
-            self.policy,
-            Repairability(),
             lock_timeout_ms=self.writing.lock_timeout_ms,
             users=waiting.new_users(),
         )

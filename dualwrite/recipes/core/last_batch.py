@@ -73,7 +73,7 @@ async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: Prepa
 
     The next request makes the coordinator forget it, and the log may lose it before another transaction is decided.
     """
-    is_wanted = owned.policy.is_outbox and owned.kafka.bounded_ms is not None and not row.is_empty
+    is_wanted = owned.is_outbox and owned.kafka.bounded_ms is not None and not row.is_empty
     if proof.verdict is None or not is_wanted:
         return False
     text = await database.read_manifest(owned.transactional_id)

@@ -19,6 +19,7 @@ from dualwrite.errors import (
 )
 from dualwrite.guarantee import Tier
 from dualwrite.outcome import Outcome
+from dualwrite.partitioners import Partitioner
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.buffer import BufferedRecord
@@ -27,7 +28,6 @@ from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.metrics import Counted, Tally, count
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.telemetry import telemetry_of
@@ -55,11 +55,15 @@ class OwnedId:
         pause: PauseHook | None = None,
         uninterrupted: Uninterrupted = direct,
         availability: Availability = NEVER_AWAY,
-        policy: StorePolicy = STORES_NOTHING,
+        partitioner: str | Partitioner = "default",
+        is_outbox: bool = False,
         lease: HeldLease | None = None,
         tally: Tally | None = None,
     ) -> None:
-        """`lease`: that of an id of a pool; a single id has none. `tally` is shared by all ids of a pool."""
+        """`lease`: that of an id of a pool; a single id has none. `tally` is shared by all ids of a pool.
+
+        `partitioner`: that of stored records, which the blocks name; if it is a function, it is needed to publish them.
+        """
         self.transactional_id: Final = transactional_id
         self.database: Final = database
         self.kafka: Final = kafka
@@ -86,7 +90,10 @@ class OwnedId:
         """The state beside which this process has noted last that it is settled, or has found that note."""
         self.taken_over_in: object = None
         """The process and the event loop in which the id was taken over: the producer is bound to them."""
-        self.policy: Final = policy
+        self.partitioner: Final = partitioner
+        self.is_outbox: Final = is_outbox
+        """Whether the id publishes an outbox, whose database keeps the records of the last batch where brokers abort
+        prepared transactions after a time (tiers 3 and 4)."""
         self._lease = lease
         self.is_lease_known = lease is None
         """Whether the lease was held at a moment after the id was taken over."""

@@ -172,7 +172,7 @@ async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxn
     try:
         end = await _final_end(owned, manifest)
     except AuthorizationError as error:
-        is_usual = owned.policy.is_outbox  # an outbox takes any topic
+        is_usual = owned.is_outbox  # an outbox takes any topic
         _log.log(logging.DEBUG if is_usual else logging.INFO, _NOT_VERIFIED, owned.transactional_id, row, error)
         return KNOWN
     except AnotherClusterError:

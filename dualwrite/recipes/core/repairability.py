@@ -45,35 +45,32 @@ def obstacle_of_length(manifest: Manifest) -> Obstacle:
 class Repairability:
     """Checks each topic once for all dual writes of a writer or pool. Used only on tiers 3 and 4.
 
-    `keeps_records`: the database has the records, so that the log need not have them.
+    The records of an outbox are in its database, so that the log need not have them.
     """
 
-    def __init__(self, *, keeps_records: bool = False) -> None:
-        self._keeps_records = keeps_records
+    def __init__(self) -> None:
         self._checked: set[str] = set()
         self._tell: dict[str, bool] = {}
         """Whether the log of a topic shows how a transaction ended, by topic, as an outbox has found it."""
         self._warned: set[str] = set()
 
-    async def check(
-        self, entries: Iterable[BufferedRecord | BufferedOffsets], kafka: KafkaParticipant
-    ) -> Collection[str]:
+    async def check(self, entries: Iterable[BufferedRecord | BufferedOffsets], owned: OwnedId) -> Collection[str]:
         """Raise UnsupportedByBrokerError if a dual write with these entries could not be repaired.
 
         Return the topics that do not exist yet, which cannot be checked: pass them to `check_created` once the records
         are sent. Raises KafkaTimeoutError if no broker responds.
         """
-        new = self._new_topics(entries, kafka.guarantee)
-        return await self._look_up(new, kafka) if new else ()
+        new = self._new_topics(entries, owned)
+        return await self._look_up(new, owned.kafka) if new else ()
 
-    def _new_topics(self, entries: Iterable[BufferedRecord | BufferedOffsets], guarantee: Guarantee) -> Collection[str]:
+    def _new_topics(self, entries: Iterable[BufferedRecord | BufferedOffsets], owned: OwnedId) -> Collection[str]:
         """Return the topics that have not been checked yet. Raises UnsupportedByBrokerError for consumed offsets."""
         new: dict[str, None] = {}
         checked = self._checked
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
-                raise _refused(guarantee, obstacle_of_offsets(entry))
-            if entry.topic not in checked and not self._keeps_records:
+                raise _refused(owned.kafka.guarantee, obstacle_of_offsets(entry))
+            if entry.topic not in checked and not owned.is_outbox:
                 new[entry.topic] = None
         return new
 
@@ -102,7 +99,7 @@ class Repairability:
 
         Raises RetriableError or UnsupportedByBrokerError where such a dual write could not be repaired.
         """
-        if write.bounded_ms is not None and not self._keeps_records:
+        if write.bounded_ms is not None and not owned.is_outbox:
             self._refuse_without_text(manifest, write, owned)
             _log.warning(_NO_MANIFEST, owned.transactional_id, write.prepared_state, _reason(manifest))
         owned.tally.no_manifest += 1

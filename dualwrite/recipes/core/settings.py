@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from dualwrite.client.records import traces
@@ -13,7 +13,6 @@ from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.exact import exact
 from dualwrite.monkey_patches import assert_unpatched
-from dualwrite.partitioners import Partitioner
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.shown import shown
@@ -64,42 +63,11 @@ class WritingSettings:
         return own, {name: value for name, value in settings.items() if name not in names}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorePolicy:
-    """The rules for records in the database, beside the state row. The limits apply to each transactional id."""
-
-    max_bytes: int
-    max_age_ms: int
-    max_record_bytes: int | None = None
-    """The size of the largest record that the producer takes: its id could never publish a larger one. None: any."""
-    partitioner: str | Partitioner = "default"
-    """The partitioner of stored records, which the blocks name. If it is a function, their publisher needs it too."""
-    is_outbox: bool = False
-    """Whether the id publishes an outbox, whose database keeps the records of the last batch where brokers abort
-    prepared transactions after a time (tiers 3 and 4)."""
-
-    @property
-    def of_outbox(self) -> StorePolicy:
-        return replace(self, is_outbox=True)
-
-
-STORES_NOTHING: Final = StorePolicy(max_bytes=0, max_age_ms=0)
-
-
 def checked_delivery(value: Any) -> Delivery:
     """Return the delivery. Raises ConfigError for any other value."""
     if not isinstance(value, Direct | Outbox):
         raise ConfigError(f"delivery takes Direct(...) or Outbox(...), not {value!r}")
     return value
-
-
-def store_policy(kafka: KafkaSettings, delivery: Delivery) -> StorePolicy:
-    return StorePolicy(
-        max_bytes=delivery.max_stored_bytes,
-        max_age_ms=delivery.max_stored_age_ms,
-        max_record_bytes=kafka.config.max_request_size,
-        partitioner=kafka.config.partitioner,
-    )
 
 
 def check_engine(engine: Any, kind: type, made_by: str) -> None:

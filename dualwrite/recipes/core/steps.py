@@ -94,7 +94,7 @@ class DualWriteSteps:
             write.bounded_ms = kafka.bounded_ms
             unseen: Collection[str] = ()
             if write.bounded_ms is not None:
-                unseen = await self._repairability.check(write.records, kafka)
+                unseen = await self._repairability.check(write.records, owned)
             owned.telemetry.sends(write.records, owed, ahead)
             sent = partial(owned.telemetry.reach, PausePoint.AFTER_SEND)
             if owed or ahead:

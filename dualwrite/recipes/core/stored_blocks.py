@@ -101,7 +101,7 @@ class BlockStore:
         self.owed_refusal: OwedRecordsRefusedError | None = None
         """Why Kafka refuses the owed records, which come before all blocks; None if it does not, as far as is known."""
         self.timestamps: Final = NewTimestamps()
-        self._placement = Placement(owned.policy.partitioner)
+        self._placement = Placement(owned.partitioner)
         self._unavailable: dict[str, DualWriteError] = {}
         """Why topics are not known, by the last response that no attempt has used yet."""
         self._missing: dict[str, DualWriteError] = {}
@@ -209,7 +209,7 @@ class BlockStore:
 
     def keeps_batch(self, write: DualWriteProgress) -> bool:
         """Return whether the database keeps the records of a dual write, because a broker may abort them."""
-        return self._owned.policy.is_outbox and write.bounded_ms is not None
+        return self._owned.is_outbox and write.bounded_ms is not None
 
     async def publish(self, write: DualWriteProgress, waiting: Waiting) -> None:
         """Delete the blocks that were sent, in the transaction that decides that, or keep them as the last batch.

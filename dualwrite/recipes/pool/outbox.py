@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from dualwrite.config import ProducerConfig
+from dualwrite.delivery import Outbox
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, StateRowError, StoreFullError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
@@ -27,7 +29,6 @@ from dualwrite.recipes.core.metrics import Counted, count
 from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.record_block import encode
-from dualwrite.recipes.core.settings import StorePolicy
 from dualwrite.recipes.core.store import (
     Backlog,
     DatabaseTransaction,
@@ -57,7 +58,8 @@ class OutboxWrites:
         prefix: str,
         *,
         database: OutboxDatabase,
-        policy: StorePolicy,
+        limits: Outbox,
+        config: ProducerConfig,
         lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
         sleep: Callable[[float], Awaitable[None]],
@@ -75,8 +77,9 @@ class OutboxWrites:
         self.diversions = 0
         """Changes with each block that goes there, so that an older view does not replace a newer one."""
         self.database: Final = database
-        self._policy = policy
-        self._partitioner = name_of(policy.partitioner)
+        self._limits = limits
+        self._max_record_bytes = config.max_request_size
+        self._partitioner = name_of(config.partitioner)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._sleep = sleep
@@ -203,10 +206,10 @@ class OutboxWrites:
         if backlog is None:
             return
         age_ms = int(time.time() * 1000) - backlog.since_ms if backlog.blocks else 0
-        if backlog.size_bytes > self._policy.max_bytes:
-            limit = f"more than max_stored_bytes={self._policy.max_bytes}"
-        elif age_ms > self._policy.max_age_ms:
-            limit = f"longer than max_stored_age_ms={self._policy.max_age_ms}"
+        if backlog.size_bytes > self._limits.max_stored_bytes:
+            limit = f"more than max_stored_bytes={self._limits.max_stored_bytes}"
+        elif age_ms > self._limits.max_stored_age_ms:
+            limit = f"longer than max_stored_age_ms={self._limits.max_stored_age_ms}"
         else:
             return
         raise StoreFullError(
@@ -225,7 +228,7 @@ class OutboxWrites:
                 "with delivery=Direct()"
             )
         records = write.records.records
-        assert_publishable(records, self._policy.max_record_bytes)
+        assert_publishable(records, self._max_record_bytes)
         write.transactional_id = self.transactional_id
         block: Any = write.database
         write.added = await block.add_to_outbox(self.transactional_id, encode(records, self._partitioner))

@@ -14,7 +14,6 @@ from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.id_settings import IdSettings, OneId
 from dualwrite.recipes.core.leases import HeldLease, Leases, checked_prefix, outbox_id_of, transactional_id_of
-from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import checked_transactional_id
 from dualwrite.recipes.core.store import Database, OutboxDatabase
 from dualwrite.recipes.core.waiting import Waiting
@@ -49,7 +48,6 @@ class PoolSettings(IdSettings):
         """Whether blocks go to the outbox only while Kafka is away."""
         if self.outbox is not None:
             checked_transactional_id(outbox_id_of(self.prefix))
-        self.repairability: Final = Repairability()
 
     @staticmethod
     def new_owner() -> str:
@@ -64,8 +62,6 @@ class PoolSettings(IdSettings):
         def new_coordinator(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
             return new(
                 transactional_id_of(self.prefix, slot),
-                self.policy,
-                self.repairability,
                 lease=HeldLease(leases, slot),
                 lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self.writing.lock_timeout_ms,
             )
@@ -83,11 +79,11 @@ class PoolSettings(IdSettings):
     ) -> OutboxPublisher:
         """Return the publisher of the outbox; `leases` are those of its own prefix."""
         assert self.outbox is not None, "this pool has one"
-        policy = self.policy.of_outbox
         writes = OutboxWrites(
             self.prefix,
             database=database,
-            policy=policy,
+            limits=self.outbox,
+            config=self.config,
             lock_timeout_ms=self.writing.lock_timeout_ms,
             resolve_timeout_ms=self.writing.resolve_timeout_ms,
             sleep=waiting.sleep,
@@ -95,14 +91,13 @@ class PoolSettings(IdSettings):
             diverts=self.diverts,
         )
         new = partial(self._new_coordinator, database, waiting, availability, writes.transactional_id)
-        repairability = Repairability(keeps_records=True)
         return OutboxPublisher(
             self.outbox,
             writes=writes,
             leases=leases,
             lease_ms=self.lease_ms,
             new_coordinator=lambda lease: new(
-                policy, repairability, lease=lease, lock_timeout_ms=self.writing.lock_timeout_ms
+                lease=lease, lock_timeout_ms=self.writing.lock_timeout_ms, is_outbox=True
             ),
             runtime=runtime,
             availability=availability,

@@ -23,8 +23,7 @@ from dualwrite.recipes.core.own_transactions import in_own_transaction
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import Verdict, noted_text
 from dualwrite.recipes.core.refused import OWED
-from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
+from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.recovery.log_ends import DURABLE_MS, LogEnds, is_newly_aborted, not_read_yet, was_read
 from dualwrite.recipes.recovery.plan import CHANGES, Action, Found, Row, TakenOut, decide, found
 from dualwrite.recipes.recovery.seen import Decision, Seen
@@ -154,19 +153,17 @@ class Completion:
 
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
         kind = SqlAlchemyDatabase if seen.is_ours else _WithoutSuffix
-        publishes_outbox = is_outbox(seen.transactional_id) and has_outbox_table(self.engine, self.pinned)
         settings = KafkaSettings(seen.transactional_id, self.connection)
-        policy = replace(STORES_NOTHING, partitioner=settings.config.partitioner)
         owned = OwnedId(
             seen.transactional_id,
             database=self._database(kind),
             kafka=KafkaParticipant(settings.producer),
             lock_timeout_ms=self.lock_timeout_ms,
             resolve_timeout_ms=DURABLE_MS,
-            policy=policy.of_outbox if publishes_outbox else policy,
+            partitioner=settings.config.partitioner,
+            is_outbox=is_outbox(seen.transactional_id) and has_outbox_table(self.engine, self.pinned),
         )
-        repairability = Repairability(keeps_records=publishes_outbox)
-        return DualWriteCoordinator(owned, sleep=blocking.sleep, repairability=repairability)
+        return DualWriteCoordinator(owned, sleep=blocking.sleep)
 
 
 class _WithoutSuffix(SqlAlchemyDatabase):
