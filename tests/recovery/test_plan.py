@@ -127,9 +127,9 @@ EVERYTHING = [
 ]
 
 
-def action_of(facts: Facts, *decisions: Decision, min_age_ms: int = MIN_AGE_MS) -> Action:
+def action_of(facts: Facts, *decisions: Decision) -> Action:
     seen = with_facts(facts.seen, decisions=frozenset(decisions)) if decisions else facts.seen
-    return decide(seen, facts.row, min_age_ms=min_age_ms)
+    return decide(seen, facts.row, min_age_ms=MIN_AGE_MS)
 
 
 def ends_in(facts: Facts) -> set[PartitionEnd]:
