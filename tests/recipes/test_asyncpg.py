@@ -131,9 +131,10 @@ async def test_the_callers_time_limit_does_not_apply_to_our_statements(scenario:
         async with writer.transaction(connection) as tx:
             await tx.connection.execute(INSERT, 1, "1", timeout=60)
             tx.send(scenario.topic, key="k", value="1")
+        await connection.execute("BEGIN", timeout=60)
+        await connection.execute(INSERT, 2, "2", timeout=60)
         with pytest.raises(TimeoutError):
-            async with connection.transaction():
-                await connection.execute(INSERT, 2, "2")
+            await connection.execute("COMMIT")
         await connection.execute("DROP TRIGGER slow ON events", timeout=60)
         await connection.close(timeout=60)
     assert event_bodies(scenario.database) == ["1"]
