@@ -548,9 +548,9 @@ class PoolCoordinator:
     async def _recover(self) -> list[Resolution]:
         try:
             found = await self.maintenance.recover()
-            return found if self.outbox is None else found + await self.outbox.recover()
         finally:
             self.maintenance.start(swept=True)
+        return found if self.outbox is None else found + await self.outbox.recover()
 
     def forget(self) -> None:
         """Stop the background of a pool that was garbage-collected without `close`; its leases are left to expire."""

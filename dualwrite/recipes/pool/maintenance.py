@@ -52,7 +52,7 @@ class PoolMaintenance:
         outbox: OutboxPublisher | None,
         needs_slots: bool,
     ) -> None:
-        """`outbox`, and an id if blocks have `needs_slots`, are tried in the background after a block was refused."""
+        """Renew the lease of `outbox`, too. It, and an id if blocks have `needs_slots`, are tried after a refusal."""
         self._prefix = prefix
         self._registry = registry
         self._counts = counts
@@ -143,6 +143,8 @@ class PoolMaintenance:
             except Exception as error:
                 failures += 1
                 self._failed(error)
+            if self._outbox is not None and self._outbox.goes_on:
+                await self._outbox.renew()
 
     async def _goes_on_after(self, pause_s: float) -> bool:
         await self._heartbeat_bell.wait(pause_s)

@@ -57,7 +57,7 @@ _SECONDS_TO_STOP: Final = 5.0
 
 
 class OutboxPublisher:
-    """Publishes the outbox of one prefix, while this process has its lease."""
+    """Publishes the outbox of one prefix, while this process has its lease, which `PoolMaintenance` renews."""
 
     def __init__(
         self,
@@ -115,14 +115,12 @@ class OutboxPublisher:
         """How many rounds have ended, with nothing left to do or with an error."""
         self._vacuum = OutboxVacuum(f"dualwrite-{writes.transactional_id}", database=writes.database, runtime=runtime)
         self._bell = runtime.bell()
-        self._heartbeat_bell = runtime.bell()
         self._no_linger = runtime.bell()
         """Rings to end a linger."""
         self._preparing = runtime.lock()
         self._is_prepared = False
-        name = f"dualwrite-{writes.transactional_id}"
-        self._publisher, self._heartbeat = f"{name}-publisher", f"{name}-lease"
-        self._loops = Loops(runtime, {self._publisher: self._publish_for_ever, self._heartbeat: self._renew_for_ever})
+        self._publisher = f"dualwrite-{writes.transactional_id}-publisher"
+        self._loops = Loops(runtime, {self._publisher: self._publish_for_ever})
         self._stopped = False
         writes.on_added = self._note_added
         writes.on_unresolved = self._bell.ring
@@ -160,23 +158,17 @@ class OutboxPublisher:
         self._is_prepared = False
         await self.prepare()
 
-    # ---- loops ----------------------------------------------------------------------------------------------
+    # ---- its loop -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the background, or restart it if it has ended; harmless when repeated."""
         if not (self._loops.are_running or self._stopped):
             self._loops.start()
 
-    async def _renew_for_ever(self) -> None:
-        while self._publishes_on:
-            await self._heartbeat_bell.wait(self._lease_s / 3)
-            if self._publishes_on:
-                await self.renew()
-
     @property
-    def _publishes_on(self) -> bool:
+    def goes_on(self) -> bool:
         """Whether the lease is to be renewed: without a publisher, other processes are to take it."""
-        return self._loops.is_running(self._publisher) and not self._stopped
+        return self._loops.are_running and not self._stopped
 
     async def renew(self) -> None:
         """Renew the lease if this process publishes, and note whether it has been lost."""
@@ -189,14 +181,11 @@ class OutboxPublisher:
             self._failed(error)
 
     async def _publish_for_ever(self) -> None:
-        try:
-            while not self._stopped:
-                pause_s = await self.work_once()
-                if not self._is_draining:
-                    self._rounds += 1
-                await self._bell.wait(pause_s)
-        finally:
-            self._heartbeat_bell.ring()
+        while not self._stopped:
+            pause_s = await self.work_once()
+            if not self._is_draining:
+                self._rounds += 1
+            await self._bell.wait(pause_s)
 
     async def work_once(self) -> float:
         """Do one round of work. Return how many seconds to wait afterwards, unless the bell rings."""
@@ -463,7 +452,7 @@ class OutboxPublisher:
         try:
             first = self._rounds + 2  # the round in progress may have begun before the blocks were there
             while self._rounds < first:
-                if not self._loops.is_running(self._publisher):
+                if not self._loops.are_running:
                     raise IllegalStateError(
                         f"the background that publishes the outbox {self.writes.transactional_id!r} has ended, "
                         "because the pool is closed or its task was cancelled; its blocks stay in the database: make "
@@ -487,13 +476,11 @@ class OutboxPublisher:
         self._stopped = True
         self._no_linger.ring()
         self._bell.ring()
-        self._heartbeat_bell.ring()
 
     async def stop(self) -> None:
         """Publish the waiting blocks, if this process is the publisher and Kafka can be reached; let others go on."""
         self.begin_no_more()
-        for name in (self._publisher, self._heartbeat):
-            await self._loops.join(name, _SECONDS_TO_STOP)
+        await self._loops.join(self._publisher, _SECONDS_TO_STOP)
         if self._vacuum.background is not None:  # the publisher begins no other from here on
             await self._vacuum.background.join(_SECONDS_TO_STOP)
         try:

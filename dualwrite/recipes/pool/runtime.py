@@ -111,9 +111,6 @@ class Loops:
     def were_started(self) -> bool:
         return bool(self._started)
 
-    def is_running(self, name: str) -> bool:
-        return name in self._living
-
     def start(self) -> None:
         """Start those that are not running. Raises RuntimeError if no thread can be started now."""
         with self._starting:
