@@ -29,6 +29,7 @@ from dualwrite.errors import (
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.django import current_dual_write, send
+from dualwrite.recipes.django.testing import captured_records
 from tests.crash.scenario import AtPoint, OrdinaryError
 from tests.django.project import INSERT, Shop, shop_on
 from tests.recipes.away import kafka_away
@@ -766,6 +767,8 @@ def test_an_alias_without_settings_and_a_database_without_dual_writes(shop: Shop
     connections.settings["plain"] = {**connections.settings[shop.alias], "ENGINE": "django.db.backends.postgresql"}
     with pytest.raises(ConfigError, match="does not support dual writes"):
         send(shop.topic, "x", using="plain")
+    with pytest.raises(ConfigError, match="does not support dual writes"), captured_records("plain"):
+        pass
     del connections.settings["plain"], connections["plain"]
 
 

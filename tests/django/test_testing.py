@@ -139,13 +139,6 @@ def test_the_transaction_of_a_test_case_is_not_committed_without_its_records(sho
     assert shop.written() == []
 
 
-def test_a_database_without_dual_writes(shop: Shop) -> None:
-    connections.settings["plain"] = {**connections.settings[shop.alias], "ENGINE": "django.db.backends.postgresql"}
-    with pytest.raises(ConfigError, match="without dual writes"), captured_records("plain"):
-        pass
-    del connections.settings["plain"], connections["plain"]
-
-
 def test_in_a_test_case_a_dual_write_that_cannot_begin_and_is_swallowed_is_an_error(shop: Shop) -> None:
     from django.conf import settings
 

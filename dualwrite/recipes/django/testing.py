@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS
 
-from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.django.sending import connection_of
 from dualwrite.recipes.django.transaction import captured
-from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
 __all__ = ["captured_records"]
 
@@ -28,11 +27,10 @@ def captured_records(using: str = DEFAULT_DB_ALIAS) -> Iterator[list[BufferedRec
     """Collect the records of the transactions inside the block, of all threads, instead of publishing them.
 
     The list is complete when the block has ended. Raises TransactionDoomedError at the end of the block if, in a
-    TestCase, the transaction could not have been committed: a `send` failed, and the error was swallowed.
+    TestCase, the transaction could not have been committed: a `send` failed, and the error was swallowed. Raises
+    ConfigError for a database without dual writes.
     """
-    connection = connections[using]
-    if not isinstance(connection, DualWriteWrapper):
-        raise ConfigError(f"the database {using!r} has an ENGINE without dual writes, so it has no records to capture")
+    connection = connection_of(using)
     around = connection.open_dual_write
     before = [] if around is None else around.entries
     records: list[BufferedRecord] = []
