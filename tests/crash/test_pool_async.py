@@ -106,18 +106,3 @@ async def test_a_waiting_block_may_be_cancelled_or_time_out(awaited_pool: AnyAwa
             pool.pool.maintenance.put_back(holder.slot)
         await write(pool, awaited_pool, 4)
     assert written(awaited_pool) == {"1", "4"}
-
-
-async def test_a_background_that_was_cancelled_is_started_again(awaited_pool: AnyAwaited) -> None:
-    async with make_pool(awaited_pool, pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, cancel)) as pool:
-        await pool.recover()
-        background = [task for task in asyncio.all_tasks() if task.get_name().startswith("dualwrite-pool-")]
-        assert len(background) == 2
-        for task in background:
-            task.cancel()
-        await asyncio.wait(background)
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.create_task(write(pool, awaited_pool, 1))
-        await until(lambda: not pool.status.set_aside)
-        assert written(awaited_pool) == {"1"}
-    awaited_pool.assert_nothing_open()

@@ -17,7 +17,6 @@ from django.db import connections, transaction
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.django import send
-from dualwrite.recipes.django.pools import close_pools
 from dualwrite.testing.postgres import PostgresServer
 from tests.django.project import Shop, add_alias, drop_alias, shop_on
 from tests.support.databases import Database, unique
@@ -177,14 +176,4 @@ def test_a_changed_setting_is_used_by_the_next_transaction(shop: Shop) -> None:
             write = shop.put(2)
         assert str(write.transactional_id).startswith("other-")
     assert shop.pool is not before
-    assert shop.written() == ["1", "2"]
-
-
-def test_a_closed_pool_is_replaced(shop: Shop) -> None:
-    with shop.atomic():
-        shop.put(1)
-    close_pools(shop.alias)
-    with shop.atomic():
-        write = shop.put(2)
-    assert write.transactional_id == f"django-{shop.alias}-0"
     assert shop.written() == ["1", "2"]
