@@ -332,6 +332,14 @@ def test_places_of_the_first_block_and_the_close(face: Face) -> None:
     strike_lives(face, stride=7)
 
 
+@pytest.mark.parametrize("face", ["psycopg-diverted"], indirect=True)
+def test_a_pool_goes_on_behind_a_strike_at_the_end_of_its_preparation(face: Face) -> None:
+    with closing(face.make()) as writer:
+        assert face.strike_next("IdUsers.leave", writer)
+        face.write(writer, face.next())
+    assert_agreed(face)
+
+
 @pytest.mark.parametrize(
     "face", [name for name in FACES if name != "sqlite" and not name.endswith(("diverted", "-away"))], indirect=True
 )

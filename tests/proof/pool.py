@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -22,6 +21,7 @@ from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, Recor
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.store import NO_STORED_BLOCKS, state_in, stayed_locked
+from dualwrite.recipes.core.turns import IdUsers
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
@@ -235,14 +235,11 @@ class OneThread:
     def bell(self) -> Any:
         return _NoBell()
 
-    def lock(self) -> AbstractAsyncContextManager[object]:
-        return nullcontext()
+    def new_queue(self) -> IdUsers:
+        return IdUsers()
 
     def spawn(self, name: str, steps: Steps, on_end: Any = None) -> Any:
         return _NoBackground()
-
-    async def carry_out(self, name: str, steps: Steps) -> None:
-        await steps()
 
 
 class CheckedWaiting:

@@ -25,6 +25,7 @@ from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import HeldLease, Leases
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.telemetry import telemetry_of
+from dualwrite.recipes.core.turns import IdUse
 from dualwrite.recipes.core.waiting import NEED_A_PERSON, pause_after
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
@@ -113,7 +114,7 @@ class OutboxPublisher:
         """How many rounds have ended, with nothing left to do or with an error."""
         self._vacuum = OutboxVacuum(f"dualwrite-{writes.transactional_id}", database=writes.database, runtime=runtime)
         self._bell = runtime.bell()
-        self._preparing = runtime.lock()
+        self._preparing = runtime.new_queue()
         self._is_prepared = False
         self._publisher = f"dualwrite-{writes.transactional_id}-publisher"
         self._loops = Loops(runtime, {self._publisher: self._publish_for_ever})
@@ -141,12 +142,21 @@ class OutboxPublisher:
 
     async def prepare(self) -> None:
         """Create the tables and the state row, once: each task would need a connection of its own for it."""
-        if not self._is_prepared:
-            async with self._preparing:
-                if not self._is_prepared:  # by the first task
-                    await self.writes.prepare()
-                    await self._leases.every_lease()
-                    self._is_prepared = True
+        if self._is_prepared:
+            return
+        use = IdUse()
+        try:
+            await self._preparing.join_and_wait(use, None)
+            if not self._is_prepared:  # by the first task
+                await self.writes.prepare()
+                await self._leases.every_lease()
+                self._is_prepared = True
+        finally:
+            try:
+                self._preparing.leave(use)
+            except BaseException:  # an interruption
+                self._preparing.leave(use)
+                raise
 
     async def prepare_again(self) -> None:
         """Do what each block needs of the outbox, after one was refused. Raises StoreFullError, and as `prepare`."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from dualwrite.guarded import guarded
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.bells import TaskBell, ThreadBell
+from dualwrite.recipes.core.turns import IdUsers, used_by_tasks
 
 Steps = Callable[[], Coroutine[Any, Any, None]]
 
@@ -22,17 +23,6 @@ _SECONDS_TO_CLEAN_UP: Final = 1.0
 
 _SECONDS_AFTER_FAILURE: Final = 1.0
 """How long a loop waits after an error that it has not handled itself."""
-
-
-class _ThreadLock:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
-
-    async def __aexit__(self, *how: object) -> None:
-        self._lock.release()
 
 
 class _BackgroundThread:
@@ -61,7 +51,7 @@ class ThreadRuntime:
     """A runtime on threads, which wait by blocking."""
 
     bell = ThreadBell
-    lock = _ThreadLock
+    new_queue = IdUsers
     spawn = _BackgroundThread
 
 
@@ -87,7 +77,7 @@ class TaskRuntime:
     """A runtime on tasks of the running event loop."""
 
     bell = TaskBell
-    lock = asyncio.Lock
+    new_queue = staticmethod(used_by_tasks)
     spawn = _BackgroundTask
 
 
