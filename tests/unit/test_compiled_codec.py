@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,14 +24,10 @@ def produce(version: int) -> Any:
     return ProduceRequest(version=version, transactional_id="t", acks=-1, timeout_ms=9, topic_data=[topic])
 
 
-@pytest.mark.parametrize("version", range(3, 13))
-def test_a_produce_request(version: int) -> None:
-    assert compiled.encode(produce(version), version) == bytes(produce(version).encode(version=version))
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_an_end_of_a_transaction(version: int) -> None:
-    assert compiled.encode(end_txn(version), version) == bytes(end_txn(version).encode(version=version))
+@pytest.mark.parametrize(("request_of", "versions"), [(produce, range(3, 13)), (end_txn, range(6))])
+def test_requests(request_of: Callable[[int], Any], versions: range) -> None:
+    for version in versions:
+        assert compiled.encode(request_of(version), version) == bytes(request_of(version).encode(version=version))
 
 
 @pytest.mark.parametrize(("response", "newest"), [(EndTxnResponse, 5), (ProduceResponse, 12)])
