@@ -153,16 +153,6 @@ def test_a_truncated_log_is_refused(emulator: Emulator, sqlite: Database, librar
     site.close()
 
 
-def test_the_id_of_the_topic_stands_with_the_row(site: Site) -> None:
-    site.fill("a", "b")
-    carry(site.pipeline(), 2)
-    if not sa.inspect(site.database.engine).has_table(kafka_consumed_offset.name):
-        return
-    with site.database.engine.connect() as connection:
-        found = set(connection.execute(sa.select(kafka_consumed_offset.c.topic_id)).scalars())
-    assert found == {str(site.emulator.cluster.topics["in"].topic_id)}
-
-
 def test_records_deleted_by_retention_are_logged_and_the_rest_is_processed(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
