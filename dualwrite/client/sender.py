@@ -148,12 +148,15 @@ class Sender:
         log_guarded(_log, logging.ERROR, "%s the producer; the producer is no longer usable", cause, exc_info=True)
         fatal = FatalError(f"{cause} the producer: {type(error).__name__}: {error}")
         fatal.__cause__ = error
+        self._end_producer(fatal)
+        if not isinstance(error, Exception):
+            raise error
+
+    def _end_producer(self, fatal: FatalError) -> None:
         with self._lock:
             self._manager.fail_fatal(fatal)
             self._accumulator.drop_all(fatal)
         self.on_no_metadata(tuple(self._topic_waiters), fatal)
-        if not isinstance(error, Exception):
-            raise error
 
     def _pump(self) -> None:
         now_ms = self._clock_ms()
@@ -192,8 +195,12 @@ class Sender:
     def _end_waits_on_refusal(self) -> None:
         """Fail callers at once, without waiting for the timeout, if a broker has refused the login.
 
-        Their requests stay queued.
+        Their requests stay queued. A producer whose addresses lead to another cluster ends.
         """
+        if isinstance(self._cluster.refusal, FatalError):
+            self._outgoing = None
+            self._end_producer(self._cluster.refusal)
+            return
         with self._lock:
             refusal = self._cluster.refusal  # again: a caller that wants another try withdraws it under the lock
             if refusal is None or not self._anything_unsent():

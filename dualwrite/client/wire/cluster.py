@@ -21,7 +21,7 @@ from dualwrite.client.wire.frames import Framer
 from dualwrite.client.wire.metadata import MetadataRefresher, MetadataUser
 from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Address, Topology
-from dualwrite.errors import AuthenticationError
+from dualwrite.errors import AuthenticationError, FatalError
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.security_config import SecurityConfig
 
@@ -164,13 +164,13 @@ class Lease:
         self._cluster.notify_of_change(self.user)
 
     @property
-    def refusal(self) -> AuthenticationError | None:
-        """Why no connection can be opened, if a setting or an account of the broker is to blame."""
+    def refusal(self) -> AuthenticationError | FatalError | None:
+        """Why no connection can be opened: see `ConnectionPool`."""
         return self._connections.refusal
 
     @property
     def is_obstructed(self) -> bool:
-        """Whether no connection can be opened: a login was refused, or no broker may be reachable."""
+        """Whether no connection can be opened: it was refused, or no broker may be reachable."""
         return self._connections.failing_since_ms is not None or self._connections.refusal is not None
 
     def fails_at_ms(self, timeout_ms: float) -> float | None:
@@ -234,7 +234,7 @@ class _Clusters:
         with self._lock:
             self._drop_those_of_closed_loops()
             cluster = self._by_key.get((loop, settings))
-            if cluster is None:
+            if cluster is None or cluster.connections.has_moved:
                 cluster = self._by_key[loop, settings] = Cluster(settings)
             cluster.connections.users += 1
         return Lease(cluster, loop)
@@ -245,7 +245,8 @@ class _Clusters:
             cluster.connections.users -= 1
             if cluster.connections.users:
                 return False
-            self._by_key.pop((loop, cluster.settings), None)
+            if self._by_key.get((loop, cluster.settings)) is cluster:
+                del self._by_key[loop, cluster.settings]
             return True
 
     def _drop_those_of_closed_loops(self) -> None:

@@ -16,7 +16,7 @@ import random
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
 from dualwrite.client.error_texts import error_name
@@ -335,6 +335,7 @@ class Connection(asyncio.Protocol):
 # ---- opening connections ----------------------------------------------------------------------------------------
 
 NewConnection = Callable[[], Connection]
+Check = Callable[[Connection], Awaitable[None]]
 
 
 class Connector:
@@ -346,9 +347,16 @@ class Connector:
         self._login = Login(config) if config.uses_sasl else None
 
     async def connect(
-        self, host: str, port: int, new_connection: NewConnection, *, timeout_ms: float, unserved_before: bool = False
+        self,
+        host: str,
+        port: int,
+        new_connection: NewConnection,
+        *,
+        timeout_ms: float,
+        unserved_before: bool = False,
+        check: Check | None = None,
     ) -> Connection:
-        """Open a connection that is ready for requests.
+        """Open a connection that is ready for requests, also by `check` if it is given.
 
         `unserved_before`: the last connection to this address was lost before any response; maybe it requires a login.
         Raises `AuthenticationError`, `OSError`, and `ValueError` or `OverflowError` for an invalid host or port.
@@ -356,14 +364,20 @@ class Connector:
         progress = _Progress(asyncio.get_running_loop().time() + timeout_ms / 1000)
         try:
             async with asyncio.timeout_at(progress.deadline_s):
-                return await self._connect(host, port, new_connection, progress, unserved_before)
+                return await self._connect(host, port, new_connection, progress, unserved_before, check)
         except TimeoutError as error:
             if error.errno is not None:  # it comes from the kernel
                 raise
             raise ConnectionError(f"{progress.missing} within request.timeout.ms={timeout_ms:.0f}") from None
 
     async def _connect(
-        self, host: str, port: int, new_connection: NewConnection, progress: _Progress, unserved_before: bool
+        self,
+        host: str,
+        port: int,
+        new_connection: NewConnection,
+        progress: _Progress,
+        unserved_before: bool,
+        check: Check | None,
     ) -> Connection:
         async with _closed_unless_ready(await self._open(host, port, new_connection, progress)) as connection:
             progress.missing = "no response to ApiVersions"
@@ -378,6 +392,9 @@ class Connector:
                 await refuse_listener_that_requires_sasl(
                     connection.request, connection.features, uses_tls=self._uses_tls
                 )
+            if check is not None:
+                progress.missing = "no response to Metadata"
+                await check(connection)
         return connection
 
     async def _open(self, host: str, port: int, new_connection: NewConnection, progress: _Progress) -> Connection:

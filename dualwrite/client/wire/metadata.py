@@ -168,6 +168,10 @@ class MetadataRefresher:
             return
         now_ms = self._refreshed_at_ms = self._clock_ms()
         response = None if body is None else self._decoded(connection, request, version, body)
+        if response is not None and self._connections.leads_elsewhere(response.cluster_id):
+            connection.close()
+            response = None
+            self._notify_of_refusal()
         if response is not None and self._take(response):
             self._backoff.succeeded()
             self._due_at_ms = now_ms + (0 if self._wanted else self._max_age_ms)

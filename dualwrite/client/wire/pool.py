@@ -11,15 +11,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from dualwrite.client.error_texts import LastError, reason_of
 from dualwrite.client.late_log import log_guarded
+from dualwrite.client.messages import Metadata, MetadataResponse
 from dualwrite.client.pacing import Backoff
+from dualwrite.client.wire import codec
 from dualwrite.client.wire.connection import Connection, Connector
 from dualwrite.client.wire.frames import Framer
 from dualwrite.client.wire.topology import Address, Topology
-from dualwrite.errors import AuthenticationError
+from dualwrite.client.wire.versions import common_version, versions_wanted
+from dualwrite.errors import Api, AuthenticationError, FatalError
 
 _PATIENCE_MS: Final = 100.0
 """How long to wait for another connection if all are busy: the requests queued on those may take much longer."""
@@ -98,8 +102,9 @@ class ConnectionPool:
     """The connections to all brokers, in one loop, which calls `on_change` when one came up, failed, or was lost.
 
     `users`: how many users share the pool; may be set from any thread. `refusal`: why the last connection could not be
-    opened, if a setting or an account of the broker is to blame. `failing_since_ms`: when the first attempt to connect
-    failed since there was a connection; None if there is one, or if no attempt has failed.
+    opened, if a setting or an account of the broker is to blame; a `FatalError`, for good, if an address of the known
+    cluster leads to another one, where producer ids are those of other producers. `failing_since_ms`: when the first
+    attempt to connect failed since there was a connection; None if there is one, or if no attempt has failed.
     """
 
     def __init__(
@@ -117,7 +122,7 @@ class ConnectionPool:
         on_change: Callable[[], None],
     ) -> None:
         self.users = 0
-        self.refusal: AuthenticationError | None = None
+        self.refusal: AuthenticationError | FatalError | None = None
         self.failing_since_ms: float | None = None
         self._attempt = 0
         self._bootstrap = list(bootstrap)
@@ -131,6 +136,8 @@ class ConnectionPool:
         self._last_error = last_error
         self._on_change = on_change
         self._nodes: dict[Address, _Node] = {}
+        self._verifies = False
+        """Whether new connections are asked for the id of their cluster: an earlier one was lost, or not opened."""
         self._closed = False
 
     # ---- which connection to use ----------------------------------------------------------------------------
@@ -205,14 +212,14 @@ class ConnectionPool:
 
     def retry_refused(self) -> None:
         """Try refused logins again, after their back-off, because a new call needs them. From any thread."""
-        if self.refusal is not None:
+        if isinstance(self.refusal, AuthenticationError):
             self.refusal = None
             self._attempt += 1
 
     # ---- connecting -----------------------------------------------------------------------------------------
 
     def _start_connecting(self, node: _Node, now_ms: float, owner: object) -> None:
-        if now_ms >= node.connectable_at_ms(self._attempt) and not self._closed:
+        if now_ms >= node.connectable_at_ms(self._attempt) and not self._closed and not self.has_moved:
             node.connecting[owner] = now_ms + _PATIENCE_MS
             task = asyncio.get_running_loop().create_task(self._connect(node, owner))
             node.tasks.add(task)
@@ -233,7 +240,10 @@ class ConnectionPool:
                 ),
                 timeout_ms=self._request_timeout_ms,
                 unserved_before=node.unserved,
+                check=partial(self._verify, node) if self._verifies and self._topology.cluster_id else None,
             )
+        except FatalError:
+            refused = True
         except AuthenticationError as error:
             refused = True
             self._refuse(node, error)
@@ -253,12 +263,49 @@ class ConnectionPool:
             node.failed_until_ms = None
             node.refused_in = -1
             node.connections.append(connection)
-            self.refusal = None
+            if not self.has_moved:
+                self.refusal = None
             self.failing_since_ms = None
         self._on_change()
 
+    async def _verify(self, node: _Node, connection: Connection) -> None:
+        """Raise `FatalError` if the broker of a new connection belongs to another cluster than the known one."""
+        request = Metadata(())
+        version = common_version(versions_wanted(request), connection.features.versions.get(Api.METADATA))
+        if version is None:
+            return
+        try:
+            body = await connection.request(Api.METADATA, version, codec.encode(request, version))
+        except ConnectionError:  # as from a listener that requires a login by now
+            node.unserved = True
+            raise
+        response = codec.decode(request, body, version)
+        assert isinstance(response, MetadataResponse)
+        if self.leads_elsewhere(response.cluster_id):
+            assert self.refusal is not None
+            raise self.refusal
+
+    def leads_elsewhere(self, cluster_id: str) -> bool:
+        """Return whether a response with this id comes from another cluster; refuse all connections from then on."""
+        known = self._topology.cluster_id
+        if not known or cluster_id in ("", known):
+            return False
+        self.refusal = FatalError(
+            f"the addresses of Kafka cluster {known!r} lead to another cluster now, {cluster_id!r}, where producer ids "
+            "belong to other producers; it gets no more requests: close this client and create a new one, which works "
+            "with the cluster that it finds"
+        )
+        self._note(str(self.refusal))
+        return True
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether an address has led to another cluster."""
+        return isinstance(self.refusal, FatalError)
+
     def _attempt_failed(self, node: _Node, *, reached: bool) -> None:
         """Note a failed attempt. A broker that was `reached`, and refused the login for example, is not away."""
+        self._verifies = True
         now_ms = self._clock_ms()
         node.attempt_failed(now_ms)
         if reached:
@@ -268,6 +315,8 @@ class ConnectionPool:
             self.failing_since_ms = now_ms
 
     def _refuse(self, node: _Node, error: AuthenticationError) -> None:
+        if self.has_moved:
+            return
         refusal = AuthenticationError(f"cannot connect to {node}: {error}", error_code=error.error_code)
         refusal.__cause__ = error.__cause__
         self._note(str(refusal))
@@ -277,6 +326,7 @@ class ConnectionPool:
     def _lost(self, node: _Node, connection: Connection) -> None:
         if connection not in node.connections:
             return
+        self._verifies = True
         node.unserved = connection.unserved
         node.losses += 1
         node.connections.remove(connection)

@@ -26,7 +26,7 @@ class Topology:
         self.addresses[broker.node_id] = (broker.host, broker.port)
 
     def apply(self, response: MetadataResponse) -> None:
-        """Apply new metadata; a topic with an error keeps its previous leaders."""
+        """Apply new metadata of this cluster; a topic with an error keeps its previous leaders."""
         self.cluster_id = response.cluster_id or self.cluster_id
         for broker in response.brokers:
             self.learn_broker(broker)
