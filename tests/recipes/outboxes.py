@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, Final
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sql import outbox_steps
 from dualwrite.recipes.sql.outbox_elsewhere import OUTBOX_SQL
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -119,6 +121,17 @@ def outbox_pool(scenario: AnyScenario, outbox: Outbox | None = None, **settings:
         engine = sa.create_engine(scenario.database.url, connect_args=patient(scenario.database))
         return _PoolWithEngine(engine, **settings_for(scenario, outbox, **settings))
     return PsycopgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario, outbox, **settings))
+
+
+def in_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriter], Any], **settings: Any) -> None:
+    """Use such a pool of asyncio."""
+
+    async def run() -> None:
+        url = conninfo_of(scenario.database.url)
+        async with asyncio.timeout(120), AsyncPsycopgDualWriter(url, **settings_for(scenario, **settings)) as pool:
+            await use(pool)
+
+    asyncio.run(run())
 
 
 def patient(database: Database) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from tests.crash.scenario import InjectedError
 from tests.recipes.outboxes import (
     assert_published,
     forgetful,
+    in_tasks,
     outbox_pool,
     scenario,
-    settings_for,
     waiting,
 )
 from tests.recipes.pools import put, write
@@ -361,15 +361,6 @@ def test_the_row_is_locked_for_a_while(scenario: PsycopgScenario) -> None:
 # ---- interruptions --------------------------------------------------------------------------------------------------
 
 
-def in_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriter], Awaitable[None]]) -> None:
-    async def run() -> None:
-        url = conninfo_of(scenario.database.url)
-        async with AsyncPsycopgDualWriter(url, **settings_for(scenario, QUIET, resolve_timeout_ms=60_000)) as pool:
-            await use(pool)
-
-    asyncio.run(run())
-
-
 async def happens(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(until, condition)
 
@@ -407,7 +398,7 @@ def test_a_task_is_cancelled_while_it_queries_its_outcome(scenario: PsycopgScena
         assert begun[0].outcome is (Outcome.STORED if applied else Outcome.ROLLED_BACK)
         assert not outbox_writes(pool).has_unresolved
 
-    in_tasks(scenario, use)
+    in_tasks(scenario, use, delivery=QUIET, resolve_timeout_ms=60_000)
     assert event_bodies(scenario.database) == (["1"] if applied else [])
 
 

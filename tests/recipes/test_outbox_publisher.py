@@ -41,6 +41,7 @@ from tests.recipes.outboxes import (
     assert_published,
     forgetful,
     in_order,
+    in_tasks,
     open_style,
     outbox_pool,
     pool_prefix,
@@ -113,15 +114,6 @@ def test_errors_that_are_not_the_databases(scenario: PsycopgScenario) -> None:
     engine.dispose()
 
 
-def on_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriter], Any]) -> None:
-    async def run() -> None:
-        url = conninfo_of(scenario.database.url)
-        async with asyncio.timeout(60), AsyncPsycopgDualWriter(url, **settings_for(scenario)) as pool:
-            await use(pool)
-
-    asyncio.run(run())
-
-
 async def write_awaited(pool: AsyncPsycopgDualWriter, scenario: PsycopgScenario, number: int) -> None:
     async with pool.transaction() as tx:
         await tx.connection.execute(INSERT, (number, str(number)))
@@ -156,7 +148,7 @@ def test_tasks_that_were_cancelled_are_started_again(scenario: PsycopgScenario) 
         await write_awaited(pool, scenario, 3)
         await asyncio.to_thread(assert_published, scenario, 1, 2, 3)
 
-    on_tasks(scenario, use)
+    in_tasks(scenario, use)
 
 
 def test_recover_raises_when_the_background_ends(scenario: PsycopgScenario) -> None:
@@ -170,7 +162,7 @@ def test_recover_raises_when_the_background_ends(scenario: PsycopgScenario) -> N
             with pytest.raises(IllegalStateError, match="has ended"):
                 await recovering
 
-    on_tasks(scenario, use)
+    in_tasks(scenario, use)
 
 
 def test_recover_raises_in_each_of_several_threads(scenario: PsycopgScenario) -> None:

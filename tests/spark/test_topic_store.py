@@ -16,9 +16,8 @@ from spark_sink.store.attempt_states import AttemptStatus, Prepared
 from spark_sink.store.sink_store import unavailable_means
 from spark_sink.store.tables import Decision
 from spark_sink.store.topic.log import StoredRecord
-from spark_sink.store.topic.records import Mark, NewStore, Snapshot, Update, decoded, encoded
+from spark_sink.store.topic.records import Mark, Snapshot, Update, decoded, encoded
 from spark_sink.store.topic.replica import Replica
-from spark_sink.store.topic.state import StoreState
 from spark_sink.store.topic.topic_store import TopicStore
 from tests.spark.fake_log import FakeLog, FakePartition
 
@@ -291,11 +290,6 @@ def test_columns_of_a_newer_version_are_kept(here: Surroundings) -> None:
 def test_an_update_that_could_count_twice_cannot_be_made() -> None:
     with pytest.raises(ValueError, match="could count twice"):
         Update("a", "store", SINK, {"gate": None}, ("tasks",))
-
-
-@pytest.mark.parametrize("content", [Mark("a"), NewStore("b"), Snapshot("c", 3, 1, "d", StoreState("e").document())])
-def test_records_are_read_as_they_were_written(content: Mark | NewStore | Snapshot) -> None:
-    assert decoded(encoded(content)) == content
 
 
 # ---- deleting ------------------------------------------------------------------------------------------------
