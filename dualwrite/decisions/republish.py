@@ -15,7 +15,7 @@ from enum import Enum
 
 from dualwrite.client.records.late import INVALID_TIMESTAMP, Stamp, renewed
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
-from dualwrite.errors import AuthorizationError, KafkaError, KafkaTimeoutError, OutcomeUnknown
+from dualwrite.errors import AuthorizationError, KafkaError, KafkaTimeoutError, NoMarkerError, OutcomeUnknown
 from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 class Fate(Enum):
     """The end of a decided transaction, as far as it is known."""
 
-    KNOWN = "its coordinator describes it as open or committed"
+    KNOWN = "its coordinator describes it as open, or as committed and the log has no evidence against it"
     COMMITTED = "the log shows that it was committed, or that a transaction with its records was"
     ABORTED = "the log shows that it was aborted, and where its records are"
     LOST = "the log shows that it was aborted, and that some of its records are gone"
@@ -78,9 +78,12 @@ async def judge(
     `others` are transactions that are no repair of it. Changes nothing.
     Raises KafkaTimeoutError if the end cannot be read now, and the errors of `judge_by_log`.
     """
-    if producer.memory.knows(row):
+    if not producer.memory.knows(row):
+        judgement = await judge_by_log(producer, row, text, timeout_ms)
+    elif producer.prepared_txn_state.is_empty:
+        judgement = await _verify(producer, row, text, timeout_ms)
+    else:
         return Judgement(row, Fate.KNOWN)
-    judgement = await judge_by_log(producer, row, text, timeout_ms)
     if judgement.owed and not producer.memory.aborted(row):
         return await _unless_repaired(producer, judgement, timeout_ms, others)
     return judgement
@@ -111,19 +114,37 @@ async def _unless_repaired(
     return Judgement(judgement.row, Fate.COMMITTED, manifest=judgement.manifest, repair=repair)
 
 
+async def _verify(producer: AsyncParticipantProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
+    """Return the fate of a transaction whose commit its coordinator has confirmed; KNOWN without evidence against it.
+
+    An operator may have aborted it in a partition before. A marker that is missing proves nothing.
+    """
+    try:
+        judgement = await judge_by_log(producer, row, text, timeout_ms, is_over=not producer.memory.is_ending)
+    except ValueError as error:
+        _log.warning("the coordinator has committed %s, and its log was not read: %s", row, error)
+        return Judgement(row, Fate.KNOWN)
+    except KafkaTimeoutError as error:
+        if not isinstance(error.__cause__, NoMarkerError):
+            raise
+        _log.error("the coordinator has committed %s, and `dualwrite spark recover` shows if it hangs: %s", row, error)
+        return Judgement(row, Fate.KNOWN)
+    return judgement if judgement.owed else Judgement(row, Fate.KNOWN)
+
+
 async def judge_by_log(
-    producer: AsyncParticipantProducer, row: PreparedTxnState, text: str, timeout_ms: int
+    producer: AsyncParticipantProducer, row: PreparedTxnState, text: str, timeout_ms: int, *, is_over: bool = False
 ) -> Judgement:
     """Return the fate of the transaction of `row` by the log alone, with a producer in any state.
 
-    Changes nothing. Raises KafkaTimeoutError if the end cannot be read now, AnotherClusterError, and ValueError for
-    an unreadable manifest.
+    `is_over`: the coordinator writes no more markers. Changes nothing. Raises KafkaTimeoutError if the end cannot be
+    read now, AnotherClusterError, and ValueError for an unreadable manifest.
     """
     manifest = Manifest.beside(row, text)
     if manifest is None:
         return Judgement(row, Fate.NOT_PROVEN)
     try:
-        end = await producer.end_of(manifest, timeout_ms)
+        end = await producer.end_of(manifest, timeout_ms, is_over=is_over)
     except AuthorizationError as error:
         return Judgement(row, Fate.UNREADABLE, manifest=manifest, error=error)
     except OutcomeUnknown as error:  # not the outcome of the decision: that one is known

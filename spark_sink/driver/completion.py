@@ -1,13 +1,13 @@
 """Phase two: commit or abort the transactions of a batch in parallel, with `dualwrite.AsyncProducer`.
 
 A transaction of another Kafka cluster is left alone. Then the decided ones are committed by their pairs, with one
-request each: most batches need no more. For the rest, first every id is taken over, then the rows are read once, then
-everything is completed. Repeating this, or doing it in several processes at once, gives the same result: Kafka lets
-only the last process that took an id over complete the transaction, and reports a transaction that is already
-completed.
+request each: most batches need no more. For the rest, and for those that an earlier call has decided, first every id
+is taken over, then the rows are read once, then everything is completed. Repeating this, or doing it in several
+processes at once, gives the same result: Kafka lets only the last process that took an id over complete the
+transaction, and reports a transaction that is already completed.
 
-If the coordinator does not describe a transaction that is to be committed as open or committed, the log is read
-(`dualwrite/decisions/republish.py`), and a transaction that Kafka has aborted is published again (`repair.py`).
+Unless the coordinator describes a transaction that is to be committed as open, the log is read
+(`dualwrite/decisions/republish.py`), and records that Kafka has aborted are published again (`repair.py`).
 
 Compared with threads that each have a blocking `Producer`, over open connections: 2 ms instead of 4 ms for 2 claims,
 30 ms instead of 45 ms for 50.
@@ -151,7 +151,9 @@ class Completion:
         return endings | self._by_pair(here)
 
     def _by_pair(self, wanted: Mapping[Claim, PreparedTxnState]) -> dict[str, Ended]:
-        """Commit the transactions that their pairs alone can commit; return the endings of these claims.
+        """Commit the transactions that their pairs alone can commit; return the endings of those just decided.
+
+        The others are judged once more, by the log: an operator may have aborted one in a partition.
 
         It takes one request for each transaction, and works if another process has the id by now. Kafka refuses it if
         the transaction is no longer open, or if a process has taken the id over since (with KeepPreparedTxn, for
@@ -163,7 +165,7 @@ class Completion:
         return {
             claim.attempt_id: Ended(Ending.COMMITTED, judged=state)
             for claim, state in states.items()
-            if claim.transactional_id in committed
+            if claim.transactional_id in committed and not claim.is_left
         }
 
     def _committed(self, pairs: Mapping[str, PreparedTxnState]) -> set[str]:
@@ -346,10 +348,13 @@ async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: J
         stops = _unproven(claim, producer, judgement)
         if stops is not None:
             return stops
+    was_open = not producer.prepared_txn_state.is_empty
     try:
         await producer.complete_transaction(row, take_over=False)
     except PreparedTransactionLost as error:
         return _lost(judgement, as_described(error))
+    if was_open and claim.is_left:
+        return ended_by(AskAgainError(f"{row} was committed just now, and is to be verified"))
     return Ended(Ending.COMMITTED, _doubt(claim, judgement), judged=row)
 
 

@@ -12,7 +12,7 @@ act upon it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
 
@@ -119,6 +119,8 @@ class Claim:
     verdict: Verdict
     prepared_state: PreparedTxnState
     """Empty unless the transaction was prepared."""
+    is_left: bool = field(default=False, compare=False)
+    """Whether the decision is older than this call: an operator may have aborted in a partition since."""
 
 
 class ClaimRows(Protocol):

@@ -66,7 +66,7 @@ class DecisionSteps(StoreRows):
             mine = self._sink.c.sink_id == decision.sink_id
             connection.execute(sa.update(self._sink).where(mine).values(query_id=claimed))
         self._insert_decision(connection, decision, nothing_left=not live)
-        return Decided(True, decision.records, rules.claims_of(rules.as_decided(decision, live)))
+        return Decided(True, decision.records, rules.claims_of(rules.as_decided(decision, live), just_decided=True))
 
     def _insert_decision(self, connection: sa.Connection, decision: Decision, *, nothing_left: bool) -> None:
         """Insert the decision, as the last statement, only in the transaction that chose the winners.

@@ -396,7 +396,7 @@ def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:
     return [row for group in groups.values() for row in group[max(keep, 1) :] if row.is_closed]
 
 
-def claims_of(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
+def claims_of(live: Sequence[AttemptRow], *, just_decided: bool = False) -> tuple[Claim, ...]:
     """Return the claims of live attempts."""
     return tuple(
         Claim(
@@ -406,6 +406,7 @@ def claims_of(live: Sequence[AttemptRow]) -> tuple[Claim, ...]:
             attempt.transactional_id,
             verdict,
             PreparedTxnState(attempt.prepared_state),
+            is_left=not just_decided,
         )
         for attempt in live
         if (verdict := VERDICTS.get(attempt.status)) is not None

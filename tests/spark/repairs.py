@@ -69,6 +69,18 @@ class RepairSite:
         """Return a process that is going to write a batch."""
         return Stalling(lambda me: self.write(batch_id, *values, pause=me.reach, **options))
 
+    def write_to_both(self, batch_id: int, *values: str) -> Stalling:
+        """Leave a decided batch of one transaction, which has each value in a partition of its own."""
+        rows = pa.record_batch({"value": values, "partition": pa.array(range(len(values)), pa.int32())})
+
+        def write(me: Stalling) -> CommitSummary:
+            sink = self.sink(me.reach)
+            plan = sink.plan(rows.schema, query_id=QUERY)
+            result = sink.write(plan, task(batch_id, 0), iter([rows]))
+            return sink.commit([result], query_id=QUERY, batch_id=batch_id, offsets_digest="input")
+
+        return Stalling(write).until(PausePoint.AFTER_DECISION)
+
     def decided(self, *values: str, batch_id: int = 0) -> Stalling:
         """Leave a decided batch, by a process that sleeps before it commits anything in Kafka."""
         return self.writing(batch_id, *values).until(PausePoint.AFTER_DECISION)

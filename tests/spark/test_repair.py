@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -15,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from dualwrite.admin import TransactionAdmin
+from dualwrite.admin import TopicPartition, TransactionAdmin
 from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, DropReply, Error, Fault, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
@@ -28,7 +29,7 @@ from spark_sink.driver.finisher import CommitSummary
 from spark_sink.driver.recovery import Action
 from spark_sink.errors import BatchLostError, SinkError, SinkOptionError, StoreWentBackError
 from spark_sink.pause_points import PausePoint
-from spark_sink.store.attempt_states import AttemptStatus, Prepared
+from spark_sink.store.attempt_states import LIVE, AttemptStatus, Prepared
 from spark_sink.store.commit_store import CommitStore
 from spark_sink.store.tables import BatchStatus
 from tests.spark.applications import recovery
@@ -199,6 +200,47 @@ def test_repaired_records_are_never_published_again(tmp_path: Path, tier: Tier, 
         for sleeper in (repairing, committer):
             assert sleeper.go_on().error is None
         site.assert_agreed("a")
+
+
+class Leftover(StrEnum):
+    BY_PAIR = "the next plan commits it by its pair"
+    OPEN = "its pair is refused once"
+    RECOVERED = "recovery commits it"
+
+
+@pytest.mark.parametrize("leftover", Leftover)
+@every_tier
+def test_a_leftover_that_an_operator_has_aborted_in_a_partition_is_repaired_there(
+    tmp_path: Path, tier: Tier, leftover: Leftover
+) -> None:
+    """Its coordinator knows nothing of that, and confirms the commit."""
+    with (
+        repair_site(tier, tmp_path) as site,
+        TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin,
+    ):
+        site.write_to_both(0, "a", "b").kill()
+        admin.abort_transaction(TopicPartition("orders", 0), start_offset=0)
+        if leftover is Leftover.OPEN:
+            site.world.faults.add(Fault(api="EndTxn", action=Error("INVALID_TXN_STATE")))
+        if leftover is Leftover.RECOVERED:
+            (found,) = recovery(site.store, admin, site.emulator.bootstrap_servers, sink_ids=["s"]).recover().found
+            assert (found.action, found.changed) == (Action.REPAIR, True)
+        else:
+            assert site.finish().repaired == 1
+        site.assert_agreed("a", "b")
+
+
+@every_tier
+def test_a_leftover_without_a_marker_counts_as_committed(
+    tmp_path: Path, tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    with repair_site(tier, tmp_path) as site:
+        site.write_to_both(0, "a", "b").kill()
+        lost = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic="orders", partition=0)
+        site.world.faults.add(lost)
+        assert (site.finish().committed, site.attempts(*LIVE)) == (1, [])
+        assert site.committed() == ["b"]
+        assert "`dualwrite spark recover` shows if it hangs" in caplog.text
 
 
 @pytest.mark.parametrize("uses_the_id", [False, True])

@@ -262,7 +262,7 @@ def decide(rows: SinkRows, decision: Decision, policy: OnNewCheckpoint) -> Step[
     if claimed is not None:
         puts.append(Put(SINK, THE_SINK, {"query_id": claimed}))
     puts.append(_decision_put(decision, rows.generation, nothing_left=not live))
-    answer = Decided(True, decision.records, rules.claims_of(rules.as_decided(decision, live)))
+    answer = Decided(True, decision.records, rules.claims_of(rules.as_decided(decision, live), just_decided=True))
     return Step(lambda _: answer, _excluding_all(puts))
 
 
