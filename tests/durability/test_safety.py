@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_t
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.conformance.row_store import RowStore
 from tests.support.databases import MariaDbDatabase, SqliteDatabase, unique
-from tests.support.servers.mariadb import MariaDbServer, global_setting
+from tests.support.servers.mariadb import global_setting
 
 STATE = PreparedTxnState("42:7")
 GALERA = {"wsrep_on": "ON", "wsrep_provider": "/usr/lib/galera/libgalera_smm.so"}
@@ -96,13 +95,6 @@ def test_a_refusal_names_the_setting_that_accepts_the_risk() -> None:
     with pytest.raises(UnsafeDatabaseError, match=r"dualwrite_accept': \['galera'\]"):
         answer_for(of_mysql(GALERA))
     answer_for(of_mysql(GALERA), {"galera"})
-
-
-@pytest.fixture
-def mariadb(mariadb_server: MariaDbServer) -> Iterator[MariaDbDatabase]:
-    made = MariaDbDatabase(mariadb_server)
-    yield made
-    made.close()
 
 
 def writer_on(engine: sa.Engine, emulator: Emulator) -> DualWriter:

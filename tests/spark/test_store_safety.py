@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -16,17 +15,10 @@ from spark_sink.store.commit_store import CommitStore
 from tests.spark.fake_kafka import FakeBroker, FakeKafkaSide
 from tests.spark.sink_model import QUERY, SCHEMA, sink_options
 from tests.support.databases import MariaDbDatabase
-from tests.support.servers.mariadb import MariaDbServer, global_setting
+from tests.support.servers.mariadb import global_setting
 
 FLUSH = "innodb_flush_log_at_trx_commit"
 LEAST = {"sinkId": "s", "kafka.bootstrap.servers": "nowhere:1", "commitStore.urlEnv": "U"}
-
-
-@pytest.fixture
-def mariadb(mariadb_server: MariaDbServer) -> Iterator[MariaDbDatabase]:
-    made = MariaDbDatabase(mariadb_server)
-    yield made
-    made.close()
 
 
 def plan(database: MariaDbDatabase, *accept: str) -> None:
