@@ -241,9 +241,10 @@ def relay(
 
 
 @contextmanager
-def publisher(database_url: str, bootstrap_servers: str) -> Iterator[list[float]]:
+def publisher(database_url: str, bootstrap_servers: str, linger_ms: int = 0) -> Iterator[list[float]]:
     """Run `dualwrite publish` in a process of its own; yield a list that gets its CPU seconds at the end."""
     options = ["--database", database_url, "--bootstrap-server", bootstrap_servers, "--prefix", APART]
+    options += ["--linger-ms", str(linger_ms)]
     options += ["--prepare-threshold", "5"] if database_url.startswith(POSTGRESQL) else []
     cpu_s: list[float] = []
     command = [sys.executable, "-m", "dualwrite", "publish", *options]
@@ -269,6 +270,7 @@ def measure(
     duration_s: float,
     *,
     processes: int = 1,
+    linger_ms: int = 0,
 ) -> Measured:
     """Run workers in one way, in processes of their own. Raises SystemExit with their output if they fail."""
     url = database_url.render_as_string(hide_password=False)
@@ -281,7 +283,7 @@ def measure(
                 if way.endswith(OUTBOX):
                     stack.enter_context(relay(url, bootstrap_servers, topic))
                 if way.endswith(OUTBOXED):
-                    stack.enter_context(publisher(url, bootstrap_servers))
+                    stack.enter_context(publisher(url, bootstrap_servers, linger_ms))
                 written = run_way(way, workers, url, bootstrap_servers, topic, duration_s, processes)
                 reader.wait_for(set(written.ended_s))
         finally:
@@ -375,6 +377,7 @@ def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace)
                         broker.bootstrap_servers,
                         chosen.duration_s,
                         processes=chosen.processes,
+                        linger_ms=chosen.linger_ms,
                     )
                     results[number][way].append(measured)
                     progressed(f"{number} workers, {way}: {measured.done.transactions_per_s:,.0f}/s")
@@ -415,6 +418,9 @@ def options() -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help="that share the workers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--linger-ms", type=int, default=0, metavar="MS", help="of `dualwrite publish` (default: %(default)s)"
     )
     parser.add_argument("--database", choices=list(WAYS_ON), default=POSTGRESQL, help="(default: %(default)s)")
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; may be repeated")

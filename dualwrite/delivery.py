@@ -49,15 +49,17 @@ class Outbox:
     """Let a block add its records to a table in its own commit, and the pool publish them exactly once right after it.
 
     One process of those that share a prefix publishes, in the background; with `publishes=False` this one never does.
-    It learns at once of blocks of its own process, and within `poll_ms` milliseconds of those of others.
-    `max_stored_bytes` and `max_stored_age_ms`, the age of the oldest waiting block, limit the waiting blocks: at a
-    limit blocks are refused with StoreFullError.
+    It learns at once of blocks of its own process, and within `poll_ms` milliseconds of those of others. After a batch
+    of blocks it lets others wait for `linger_ms` milliseconds, so that the next batch has more: under load that leaves
+    more of the machine to the blocks, and their records can be read later. `max_stored_bytes` and `max_stored_age_ms`,
+    the age of the oldest waiting block, limit the waiting blocks: at a limit blocks are refused with StoreFullError.
 
     Raises ConfigError.
     """
 
     publishes: bool = True
     poll_ms: int = _POLL_MS
+    linger_ms: int = 0
     max_stored_bytes: int = _MAX_STORED_BYTES
     max_stored_age_ms: int = _MAX_STORED_AGE_MS
 
@@ -65,9 +67,10 @@ class Outbox:
         if not isinstance(self.publishes, bool):
             raise ConfigError(f"publishes takes True or False, not {self.publishes!r}")
         _check_whole("poll_ms", self.poll_ms, least=1)
+        _check_whole("linger_ms", self.linger_ms, least=0)
         _check_limits(self.max_stored_bytes, self.max_stored_age_ms)
         if not self.publishes:
-            _refuse_without_effect("publishes=True", poll_ms=self.poll_ms != _POLL_MS)
+            _refuse_without_effect("publishes=True", poll_ms=self.poll_ms != _POLL_MS, linger_ms=self.linger_ms != 0)
 
 
 Delivery = Direct | Outbox

@@ -39,6 +39,12 @@ _LOOK_S: Final = 1.0
     "--poll-ms", metavar="MS", least=1, default=5, help="How soon blocks added by other processes are noticed."
 )
 @number_option(
+    "--linger-ms",
+    metavar="MS",
+    default=0,
+    help="How long to let blocks wait after a batch, for larger and fewer batches.",
+)
+@number_option(
     "--prepare-threshold",
     metavar="N",
     help="With psycopg: prepare a statement once it was executed N times. Not through a pooler like PgBouncer.",
@@ -50,6 +56,7 @@ def command(
     schema: str | None,
     prefixes: tuple[str, ...],
     poll_ms: int,
+    linger_ms: int,
     prepare_threshold: int | None,
 ) -> None:
     """Publish the blocks that pools have added to their outboxes, until SIGTERM or SIGINT.
@@ -73,7 +80,7 @@ def command(
                     max_writers=1,
                     create_table=False,
                     schema=schema,
-                    delivery=Outbox(poll_ms=poll_ms),
+                    delivery=Outbox(poll_ms=poll_ms, linger_ms=linger_ms),
                     **access.settings,
                     **access.publishing,
                 )

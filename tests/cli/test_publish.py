@@ -101,3 +101,4 @@ def test_wrong_usage(call: Call, scenario: Scenario) -> None:
     assert_one_line(call(*options(scenario)[:-2]), 2, "--prefix")
     assert_one_line(call(*options(scenario, "--prefix", "a-outbox")), 2, "must not end with '-outbox'")
     assert_one_line(call(*options(scenario, "--poll-ms", 0)), 2, "--poll-ms")
+    assert_one_line(call(*options(scenario, "--linger-ms", -1)), 2, "--linger-ms")

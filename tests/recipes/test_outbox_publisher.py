@@ -521,6 +521,16 @@ def test_blocks_are_not_refused_because_of_an_earlier_backlog(scenario: PsycopgS
 
 # ---- its waits ------------------------------------------------------------------------------------------------------
 
+BATCH_SIZES: Final = sa.text(
+    "SELECT cardinality(published) FROM kafka_transaction_outbox WHERE seq < 0 ORDER BY seq DESC"
+)
+
+
+def batch_sizes(scenario: PsycopgScenario) -> list[int]:
+    """Return how many blocks each of the batches had that were published."""
+    with scenario.database.aside.connect() as connection:
+        return [int(size) for size in connection.scalars(BATCH_SIZES)]
+
 
 @of_both_kinds
 def test_blocks_are_published_without_waiting_for_the_next_look(scenario: PsycopgScenario, open_style: Open) -> None:
@@ -528,3 +538,29 @@ def test_blocks_are_published_without_waiting_for_the_next_look(scenario: Psycop
     for number in range(3):
         style.write(number)
         assert_published(scenario, *range(number + 1))
+
+
+@of_both_kinds
+def test_blocks_that_arrive_while_the_publisher_lingers_are_one_batch(
+    scenario: PsycopgScenario, open_style: Open
+) -> None:
+    style = open_style(Outbox(linger_ms=600_000))
+    style.write(1)
+    assert_published(scenario, 1)
+    for number in (2, 3, 4):
+        style.write(number)
+    assert waiting(scenario) == 3
+    style.closing().result(60)
+    assert_published(scenario, 1, 2, 3, 4)
+    assert batch_sizes(scenario) == [1, 3]
+
+
+def test_recover_does_not_linger(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, Outbox(linger_ms=600_000)) as pool:
+        write(pool, scenario, 1)
+        until(lambda: waiting(scenario) == 0)
+        write(pool, scenario, 2)
+        write(pool, scenario, 3)
+        pool.recover()
+        assert waiting(scenario) == 0
+        assert batch_sizes(scenario) == [1, 2]

@@ -80,7 +80,7 @@ def adapted(request: pytest.FixtureRequest, store: Database) -> Iterator[sa.Engi
     engine.dispose()
 
 
-@pytest.mark.parametrize("delivery", [None, Direct(), Direct(when_kafka_is_away="store"), Outbox()], ids=str)
+@pytest.mark.parametrize("delivery", [None, Direct(), Direct(when_kafka_is_away="store"), Outbox(linger_ms=1)], ids=str)
 def test_our_own_statements_use_nothing_of_the_application(
     store: Database, emulator: Emulator, adapted: sa.Engine, delivery: Delivery | None
 ) -> None:
@@ -124,7 +124,7 @@ def _in_latin1(conninfo: str) -> psycopg.Connection[Any]:
 
 @pytest.mark.parametrize("connect", [_with_adapters, _in_sql_ascii, _in_latin1])
 @pytest.mark.parametrize(
-    "settings", [{"transactional_id": "é"}, {"prefix": "é"}, {"prefix": "é", "delivery": Outbox()}]
+    "settings", [{"transactional_id": "é"}, {"prefix": "é"}, {"prefix": "é", "delivery": Outbox(linger_ms=1)}]
 )
 def test_on_psycopg_too(
     postgres: PostgresDatabase,

@@ -92,6 +92,8 @@ class OutboxPublisher:
         """The oldest block, if Kafka has refused it for good, until it is published, or another process publishes."""
         self._has_added = False
         """Whether blocks are likely to wait: this process has added some, or the last batch was not empty."""
+        self._was_not_empty = False
+        """Whether the last batch had any blocks."""
         self._is_draining = False
         """Whether more blocks wait than the last batch has taken."""
         self._settles_at_s = 0.0
@@ -114,6 +116,8 @@ class OutboxPublisher:
         """How many rounds have ended, with nothing left to do or with an error."""
         self._vacuum = OutboxVacuum(f"dualwrite-{writes.transactional_id}", database=writes.database, runtime=runtime)
         self._bell = runtime.bell()
+        self._no_linger = runtime.bell()
+        """Rings to end a linger."""
         self._preparing = runtime.new_queue()
         self._is_prepared = False
         self._publisher = f"dualwrite-{writes.transactional_id}-publisher"
@@ -261,7 +265,8 @@ class OutboxPublisher:
             await self._look_at_backlog()
         elif self._coordinator is not None:
             self.writes.backlog = None
-            await self._end_diversion()
+            if not await self._end_diversion():
+                await self._linger()
         return 0.0
 
     async def _may_rest(self) -> bool:
@@ -305,6 +310,14 @@ class OutboxPublisher:
             return None
         self._looks_at_diversion_s = now_s + _SECONDS_TO_LOOK_AGAIN
         return self.writes.diversion if await self.writes.look_at_others() else None
+
+    async def _linger(self) -> None:
+        """Let blocks gather after a batch that was not empty: a batch costs the same for some dozens."""
+        if not self._settings.linger_ms or not self._was_not_empty:
+            return
+        ends_s = time.monotonic() + self._settings.linger_ms / 1000
+        while not self._callers and not self._stopped and (left_s := ends_s - time.monotonic()) > 0:
+            await self._no_linger.wait(left_s)  # it may have rung for a `recover` that has ended
 
     def _failed(self, error: Exception) -> None:
         self.last_error = error
@@ -417,10 +430,11 @@ class OutboxPublisher:
         self._refused_until_s = 0.0
         self._forget_refused()
         self._settles_at_s = time.monotonic() + _IDLE_S_TO_SETTLE
-        if resolution.outcome is Outcome.PUBLISHED:
+        self._was_not_empty = resolution.outcome is Outcome.PUBLISHED
+        if self._was_not_empty:
             self._has_added = True  # other processes may have added blocks meanwhile
-            if not self._stopped:
-                self._vacuum.note_published(coordinator.published_blocks)
+        if self._was_not_empty and not self._stopped:
+            self._vacuum.note_published(coordinator.published_blocks)
         return coordinator.owned.has_stored
 
     async def _settle(self) -> None:
@@ -454,6 +468,7 @@ class OutboxPublisher:
                         "because the pool is closed or its task was cancelled; its blocks stay in the database: make "
                         "a new pool"
                     )
+                self._no_linger.ring()
                 self._bell.ring()
                 await self._runtime.bell().wait(_MOMENT_S)
             found = self._found[known:]
@@ -469,6 +484,7 @@ class OutboxPublisher:
 
     def begin_no_more(self) -> None:
         self._stopped = True
+        self._no_linger.ring()
         self._bell.ring()
 
     async def stop(self) -> None:
