@@ -152,7 +152,7 @@ def _recover(
     database.
 
     Exit code: 0 nothing is left; 1 something is left undecided, lost, without a row, or failed (without --apply: or
-    would be ended); 2 wrong usage, or Kafka or the database cannot be reached.
+    would be ended), or a transaction hangs; 2 wrong usage, or Kafka or the database cannot be reached.
     """
     check_rounds(once=once, interval=interval)
     for option, named in (("--condemn", condemn), ("--abort-orphans", abort_orphans)):
@@ -200,6 +200,8 @@ def _print_report(report: RecoveryReport) -> None:
         click.echo(_owed_sentence(owed))
     for advice in dict.fromkeys(each.advice for each in report.all if each.advice is not None):
         print_labelled("to do", advice, Meaning.WARN)
+    for each in report.hanging:
+        print_labelled("hangs", each, Meaning.WARN)
     for each in report.unseen:
         print_labelled("not checked", each, Meaning.WARN)
     ended = sum(found.changed for found in report.all)
@@ -242,6 +244,7 @@ def _report_document(report: RecoveryReport) -> dict[str, Any]:
         "unseen": list(report.unseen),
         "found": [_found_document(found) for found in report.found],
         "owed": [_owed_document(owed) for owed in report.owed],
+        "hanging": list(report.hanging),
     }
 
 

@@ -20,7 +20,9 @@ from dualwrite.cli.spark_store import AnyStore, StoreAccess, sink_option, store_
 from dualwrite.errors import DualWriteError, KafkaError
 from spark_sink import commands
 from spark_sink.driver.finisher import advice_if_lost
+from spark_sink.driver.hanging import MOST_MS, hanging_of
 from spark_sink.driver.open_transactions import OpenTransaction
+from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS
 from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
 from spark_sink.handoff import BatchName
 from spark_sink.lake.place import LakePlace
@@ -66,7 +68,7 @@ def command(
     --sink may also name a sink that the store does not know, to see its open transactions.
 
     Exit code: 0 nothing is wrong, or the live view was ended; 1 a batch or a file of it is lost, a transaction is open
-    without a row, or a broker could not be queried; 2 wrong usage, or Kafka or the database cannot be reached.
+    without a row or hangs, or a broker could not be queried; 2 wrong usage, or Kafka or the database cannot be reached.
     """
     with store.open() as opened, store.kafka.admin() as admin:
         if watch and not as_json and console().is_terminal:
@@ -74,11 +76,12 @@ def command(
             return
         unseen: list[str] = []
         views = _look(opened, admin, sink_ids, unseen)
+        hanging = _hanging(opened, admin, views, unseen)
     if as_json:
-        print_json({"unseen": unseen, "sinks": [_document(view) for view in views]})
+        print_json({"unseen": unseen, "hanging": hanging, "sinks": [_document(view) for view in views]})
     else:
-        _print(opened, views, unseen)
-    ctx.exit(LEFT if unseen or any(_is_wrong(view) for view in views) else 0)
+        _print(opened, views, hanging, unseen)
+    ctx.exit(LEFT if unseen or hanging or any(_is_wrong(view) for view in views) else 0)
 
 
 def _is_wrong(view: SinkView) -> bool:
@@ -96,12 +99,23 @@ def _look(
     return views.look(sink_ids or views.all_ids(), unseen)
 
 
-def _print(store: AnyStore, views: Sequence[SinkView], unseen: Sequence[str]) -> None:
+def _hanging(
+    store: AnyStore, admin: TransactionAdmin, views: Sequence[SinkView], unseen: list[str], timeout_ms: int = MOST_MS
+) -> list[str]:
+    """Return a sentence about each transaction that hangs; see `hanging_of`."""
+    return [
+        each
+        for view in views
+        for each in hanging_of(store, admin, view.sink_id, unseen, min_age_ms=DEFAULT_MIN_AGE_MS, timeout_ms=timeout_ms)
+    ]
+
+
+def _print(store: AnyStore, views: Sequence[SinkView], hanging: Sequence[str], unseen: Sequence[str]) -> None:
     for number, each in enumerate(_tables(views)):
         if number:
             click.echo()
         print_table(each.headers, each.rows)
-    for remark in _remarks(store, views, unseen):
+    for remark in _remarks(store, views, hanging, unseen):
         click.echo(remark)
 
 
@@ -115,16 +129,18 @@ def live_view(
     """
     clock = time.strftime("%H:%M:%S")
     unseen: list[str] = []
+    hanging: list[str] = []
     try:
         try:
             views = _look(store, admin, sink_ids, unseen, timeout_ms)
+            hanging = _hanging(store, admin, views, unseen, timeout_ms)
             title = f"{clock}  {_summary(views)}"
         except KafkaError as error:
             title = f"{clock}  {sentence(error)}"
             views = _look(store, None, sink_ids, unseen)
     except (DualWriteError, *store.errors) as error:
         return f"{clock}  {sentence(error)}"
-    return Group(title, *_remarks(store, views, unseen), *_fitted(views, width))
+    return Group(title, *_remarks(store, views, hanging, unseen), *_fitted(views, width))
 
 
 def _fitted(views: Sequence[SinkView], width: int) -> Iterator[RenderableType]:
@@ -162,9 +178,10 @@ def _tables(views: Sequence[SinkView]) -> list[_Table]:
     return [_Table(_SINKS, [_sink_cells(view) for view in views]), *(each for each in details if each.rows)]
 
 
-def _remarks(store: AnyStore, views: Sequence[SinkView], unseen: Sequence[str]) -> list[str]:
-    """Return a sentence about each transaction without a row, broker that could not be queried, and lost batch."""
+def _remarks(store: AnyStore, views: Sequence[SinkView], hanging: Sequence[str], unseen: Sequence[str]) -> list[str]:
+    """Return a sentence about each transaction that hangs or has no row, unreachable broker, and lost batch."""
     return [
+        *(f"hangs: {each}" for each in hanging),
         *(_orphan_sentence(orphan) for view in views for orphan in view.orphans),
         *(_owed_sentence(view, batch) for view in views for batch in view.owed),
         *(f"not checked: {each}" for each in unseen),

@@ -98,6 +98,15 @@ def cluster_of(row: PreparedTxnState, text: str) -> str:
     return "" if manifest is None else manifest.cluster_id
 
 
+def topics_of(row: PreparedTxnState, text: str) -> set[str]:
+    """Return the topics that `text`, the manifest of `row`, names; none if it cannot be read."""
+    try:
+        manifest = Manifest.beside(row, text)
+    except ValueError:
+        return set()
+    return set() if manifest is None else {part.topic for part in manifest.partitions}
+
+
 async def _unless_repaired(
     producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int, others: Collection[PreparedTxnState]
 ) -> Judgement:

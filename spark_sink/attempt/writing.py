@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
+from dualwrite.errors import TransactionHangsError
 from spark_sink.handoff import Plan, TaskIdentity, TaskOutcome, TaskResult
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES: Final = 33_554_432
 """The size of the pieces in which rows are staged; a producer buffers as much by default."""
+
+_log = logging.getLogger(__name__)
 
 
 class PartitionWriter:
@@ -69,7 +73,9 @@ class PartitionWriter:
             for batch in others:
                 self._send(transaction, aside, batch)
             self._prepare(transaction, aside, lease)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, TransactionHangsError):
+                _log.error("%s", error)  # the next try leases another id, and writes behind it
             transaction.abort()
             if aside is not None:
                 aside.discard()

@@ -31,6 +31,7 @@ from dualwrite.errors import AnotherClusterError, DualWriteError
 from spark_sink import commands
 from spark_sink.driver.completion import elsewhere
 from spark_sink.driver.finisher import StoredClaims, advice_if_elsewhere, advice_if_it_went_back, advice_if_lost
+from spark_sink.driver.hanging import hanging_of
 from spark_sink.driver.open_transactions import OpenTransaction, OpenTransactions
 from spark_sink.driver.orphans import Orphan, Orphans
 from spark_sink.driver.sink_view import SinkView, SinkViews
@@ -166,6 +167,8 @@ class RecoveryReport:
     unseen: tuple[str, ...]
     applied: bool
     owed: tuple[FoundOwed, ...] = ()
+    hanging: tuple[str, ...] = ()
+    """Sentences about transactions without a marker, with the command that ends each; only an operator can."""
 
     @property
     def all(self) -> tuple[Found | FoundOwed, ...]:
@@ -178,8 +181,8 @@ class RecoveryReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is left and everything could be queried."""
-        return not self.left and not self.unseen
+        """Whether nothing is left or hangs, and everything could be queried."""
+        return not (self.left or self.unseen or self.hanging)
 
 
 FoundT = TypeVar("FoundT")
@@ -222,6 +225,7 @@ class SinkRecovery:
         self._store = store
         self._failures: tuple[type[Exception], ...] = (DualWriteError, *store.errors)
         self._kafka = kafka
+        self._admin = admin
         self._condemn = frozenset(condemn)
         self._abort_orphans = frozenset(abort_orphans)
         self._sink_ids = tuple(dict.fromkeys([*sink_ids, *self._condemn, *self._abort_orphans]))
@@ -270,7 +274,8 @@ class SinkRecovery:
         found = self._of_each(views, unseen, lambda view: self._ended_attempts(view, unseen, apply=apply))
         found += self._of_each(views, unseen, lambda view: self._ended_orphans(view, unseen, apply=apply))
         owed = self._of_each(views, unseen, lambda view: self._owed(view, unseen, apply=apply))
-        return RecoveryReport(tuple(found), len(views), tuple(unseen), apply, tuple(owed))
+        hanging = self._of_each(views, unseen, lambda view: self._hanging(view, unseen))
+        return RecoveryReport(tuple(found), len(views), tuple(unseen), apply, tuple(owed), tuple(hanging))
 
     def _of_each(
         self, views: Sequence[SinkView], unseen: list[str], of_sink: Callable[[SinkView], Sequence[FoundT]]
@@ -292,6 +297,9 @@ class SinkRecovery:
             self._found(view, attempt, actions[attempt.attempt_id], ended.get(attempt.attempt_id))
             for attempt in view.attempts
         ]
+
+    def _hanging(self, view: SinkView, unseen: list[str]) -> list[str]:
+        return hanging_of(self._store, self._admin, view.sink_id, unseen, min_age_ms=self._min_age_ms)
 
     def _owed(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[FoundOwed]:
         """Judge the batches owed to a table of files. If `apply`, publish them and delete the condemned files."""

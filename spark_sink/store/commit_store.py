@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
+from typing import Final, Self
 
 import sqlalchemy as sa
 
@@ -42,6 +42,9 @@ from spark_sink.store.tables import (
     sink_row,
 )
 
+_NEWEST: Final = 2_000
+"""Attempts whose manifests are read in search of topics."""
+
 
 class CommitStore(PlanSteps, AttemptSteps, DecisionSteps, FinishSteps):
     """A `SinkStore` on one engine. Threads may share it; processes may not."""
@@ -71,6 +74,14 @@ class CommitStore(PlanSteps, AttemptSteps, DecisionSteps, FinishSteps):
         query = sa.select(*self._row).where(t.sink_id == sink_id, t.status.in_(list(statuses)))
         ordered = query.order_by(t.generation, t.partition_id, t.created_at)
         return self._transactions.read(lambda connection: [attempt_row(row) for row in connection.execute(ordered)])
+
+    def newest_prepared(self, sink_id: str) -> dict[str, Prepared]:
+        """See `OperatedStore.newest_prepared`."""
+        t = self._attempt.c
+        query = sa.select(t.txn_id, t.prepared_state, t.manifest).where(t.sink_id == sink_id, t.prepared_state != "")
+        newest = query.order_by(t.generation.desc(), t.created_at.desc()).limit(_NEWEST)
+        rows = self._transactions.read(lambda connection: connection.execute(newest).all())
+        return {each: Prepared(PreparedTxnState(state), manifest or "") for each, state, manifest in reversed(rows)}
 
     def prune(self, sink_id: str, keep: int) -> int:
         """Delete all but the newest `keep` decided batches of each query, and of all batch jobs together.

@@ -251,6 +251,9 @@ class OperatedStore(ClaimStore, OrphanStore, HasLake, Protocol):
     def attempts(self, sink_id: str, statuses: Collection[AttemptStatus] = ...) -> list[AttemptRow]:
         """Return the attempts of a sink, ordered by generation and partition."""
 
+    def newest_prepared(self, sink_id: str) -> Mapping[str, Prepared]:
+        """Return the last prepared transaction of each id, by transactional id; of the newest attempts at least."""
+
     def condemn(self, sink_id: str) -> int:
         """Condemn the OPEN and PREPARED attempts of the sink; return their number."""
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from rich.console import Console
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile, VirtualClock
+from dualwrite.broker_emulator import BrokerConfig, Emulator, Error, Fault, Profile, VirtualClock
 from dualwrite.cli import spark_status
 from dualwrite.producer import Producer
 from spark_sink.options import DualMode, DualTable
@@ -37,7 +37,7 @@ from tests.support.topics import read_topic
 
 NAMES = [table.name for table in StoreTables(None).metadata.sorted_tables]
 
-REPORT_KEYS = {"applied", "clean", "sinks", "unseen", "found", "owed"}
+REPORT_KEYS = {"applied", "clean", "sinks", "unseen", "found", "owed", "hanging"}
 FOUND_KEYS = {
     *("sink", "query", "batch", "transactional_id", "status", "action", "changed", "left"),
     *("state", "pair", "age_ms", "topic_partitions", "error", "advice"),
@@ -141,8 +141,31 @@ def test_dry_then_apply_then_nothing(world: World, call: Call) -> None:
     applied = call(*recover, "--apply")
     assert (applied.code, applied.out.splitlines()[-1]) == (0, "2 ended, 0 left, 1 sinks checked")
     again = call(*recover, "--apply", "--json")
-    assert again.document == {"applied": True, "clean": True, "sinks": 1, "unseen": [], "found": [], "owed": []}
+    assert again.document.keys() == REPORT_KEYS
+    assert {key: each for key, each in again.document.items() if each} == {"applied": True, "clean": True, "sinks": 1}
     assert (world.values(), world.open_ids()) == (["a", "b"], [])
+
+
+def test_a_transaction_that_hangs_is_shown_with_the_command_that_ends_it(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_status, "DEFAULT_MIN_AGE_MS", 0)
+    with Emulator(config=BrokerConfig(profile=Profile.KAFKA_4_3)) as emulator:
+        world = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
+        lost = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=world.topic)
+        emulator.faults.add(lost)
+        world.write("s", 0, [["a"]])
+        emulator.faults.clear()
+        recover = ("spark", "recover", *world.reach, "--min-age", 0)
+        seen = [call(*recover), call("spark", "status", *world.reach)]
+        assert [each.code for each in seen] == [1, 1]
+        seen += [call(*recover, "--apply", "--json"), call("spark", "status", *world.reach, "--json")]
+        texts = [" ".join(each.out.split()) for each in seen]
+        (command,) = {re.findall(r"commit it: `(dualwrite transactions commit [^`]*)`", text)[0] for text in texts}
+        ended = call(*shlex.split(command)[1:], "--bootstrap-server", emulator.bootstrap_servers)
+        assert (ended.code, world.values()) == (0, ["a"])
+        assert [call(*each).code for each in (recover, ("spark", "status", *world.reach))] == [0, 0]
+        world.engine.dispose()
 
 
 def test_an_abort_by_the_broker_is_repaired(call: Call, tmp_path: Path) -> None:
@@ -223,7 +246,7 @@ def test_open_attempts_are_shown(world: World, call: Call) -> None:
     world.write("doubt", 0, [["b"]], die_at=PausePoint.AFTER_DECISION)
     world.write("open", 0, [["c"], ["d"]], die_at=PausePoint.COMMIT_START)
     shown = call("spark", "status", *world.reach, "--json")
-    assert (shown.code, shown.document.keys()) == (0, {"unseen", "sinks"})
+    assert (shown.code, shown.document.keys()) == (0, {"unseen", "hanging", "sinks"})
     assert keys(shown.document) <= set(re.findall(r"`(\w+)`", section("dualwrite spark status")))
     views = {view["sink"]: view for view in shown.document["sinks"]}
     assert all(view.keys() == VIEW_KEYS for view in views.values())

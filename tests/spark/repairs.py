@@ -69,8 +69,8 @@ class RepairSite:
         """Return a process that is going to write a batch."""
         return Stalling(lambda me: self.write(batch_id, *values, pause=me.reach, **options))
 
-    def write_to_both(self, batch_id: int, *values: str) -> Stalling:
-        """Leave a decided batch of one transaction, which has each value in a partition of its own."""
+    def writing_to_both(self, batch_id: int, *values: str) -> Stalling:
+        """Return a process that writes a batch of one transaction, with each value in a partition of its own."""
         rows = pa.record_batch({"value": values, "partition": pa.array(range(len(values)), pa.int32())})
 
         def write(me: Stalling) -> CommitSummary:
@@ -79,7 +79,7 @@ class RepairSite:
             result = sink.write(plan, task(batch_id, 0), iter([rows]))
             return sink.commit([result], query_id=QUERY, batch_id=batch_id, offsets_digest="input")
 
-        return Stalling(write).until(PausePoint.AFTER_DECISION)
+        return Stalling(write)
 
     def decided(self, *values: str, batch_id: int = 0) -> Stalling:
         """Leave a decided batch, by a process that sleeps before it commits anything in Kafka."""

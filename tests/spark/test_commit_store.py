@@ -707,6 +707,22 @@ def test_a_decided_attempt_whose_id_has_a_later_transaction_is_acknowledged(stor
     assert leased_slots(store, sink, plan(store, sink), 1) == [1]  # the first id is left to that transaction
 
 
+def test_the_last_prepared_transaction_of_each_id_is_known(store: AnyStore, sink: str) -> None:
+    decided(store, sink)
+    (first,) = store.attempts(sink)
+    store.record(sink, {first.attempt_id: Ended(Ending.COMMITTED, judged=STATE)})
+    assert store.newest_prepared(sink) == {first.transactional_id: PREPARED}
+    generation = plan(store, sink)
+    leased(store, sink, generation, 1)
+    second, later = leased(store, sink, generation, 1, 1), Prepared(PreparedTxnState("7:4"), "later")
+    store.mark_prepared(second, later, records=1)
+    assert store.newest_prepared(sink) == {
+        each.transactional_id: later if each.attempt_id == second else PREPARED
+        for each in store.attempts(sink)
+        if each.prepared_state
+    }
+
+
 def test_attempts_in_a_cluster_that_is_gone_are_given_up(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     text = str(Manifest(STATE, "gone", (), has_offsets=False))

@@ -21,6 +21,7 @@ from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, DropReply, E
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.decisions import republish
+from dualwrite.errors import TransactionHangsError
 from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
@@ -218,7 +219,7 @@ def test_a_leftover_that_an_operator_has_aborted_in_a_partition_is_repaired_ther
         repair_site(tier, tmp_path) as site,
         TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin,
     ):
-        site.write_to_both(0, "a", "b").kill()
+        site.writing_to_both(0, "a", "b").until(P.AFTER_DECISION).kill()
         admin.abort_transaction(TopicPartition("orders", 0), start_offset=0)
         if leftover is Leftover.OPEN:
             site.world.faults.add(Fault(api="EndTxn", action=Error("INVALID_TXN_STATE")))
@@ -231,16 +232,33 @@ def test_a_leftover_that_an_operator_has_aborted_in_a_partition_is_repaired_ther
 
 
 @every_tier
-def test_a_leftover_without_a_marker_counts_as_committed(
+def test_a_leftover_without_a_marker_counts_as_committed_and_is_reported(
     tmp_path: Path, tier: Tier, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with repair_site(tier, tmp_path) as site:
-        site.write_to_both(0, "a", "b").kill()
+    with (
+        repair_site(tier, tmp_path) as site,
+        TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin,
+    ):
+        site.writing_to_both(0, "a", "b").until(P.AFTER_DECISION).kill()
         lost = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic="orders", partition=0)
         site.world.faults.add(lost)
         assert (site.finish().committed, site.attempts(*LIVE)) == (1, [])
         assert site.committed() == ["b"]
         assert "`dualwrite spark recover` shows if it hangs" in caplog.text
+        site.world.faults.clear()
+        caplog.clear()
+        assert isinstance(site.writing_to_both(1, "c", "d").go_on().error, TransactionHangsError)
+        assert [record.levelname for record in caplog.records if "can only be aborted" in record.message] == ["ERROR"]
+        (pair,) = {each.prepared_state for each in site.attempts(AttemptStatus.COMMITTED)}
+        recovering = recovery(site.store, admin, site.emulator.bootstrap_servers, sink_ids=["s"])
+        report = recovering.recover()
+        (hanging,) = report.hanging
+        command = f"dualwrite transactions commit --topic orders --partition 0 --prepared-state {pair}"
+        assert f"commit it: `{command}`" in hanging
+        assert not report.is_clean
+        admin.commit_transaction(TopicPartition("orders", 0), PreparedTxnState(pair))
+        assert recovering.recover().hanging == ()
+        assert site.committed() == ["a", "b"]
 
 
 @pytest.mark.parametrize("uses_the_id", [False, True])

@@ -267,6 +267,13 @@ class TopicStore:
         """Return the attempts of a sink, ordered by generation and partition."""
         return self._read(sink_id, lambda rows: rows.attempts(statuses))
 
+    def newest_prepared(self, sink_id: str) -> dict[str, Prepared]:
+        """See `OperatedStore.newest_prepared`."""
+        return self._read(
+            sink_id,
+            lambda rows: {row.transactional_id: rows.prepared(row) for row in rows.attempts() if row.prepared_state},
+        )
+
     def prune(self, sink_id: str, keep: int) -> int:
         """See `SinkStore.prune`. Also writes a snapshot and deletes the records that it makes superfluous."""
         deleted = self._do(sink_id, lambda rows: operations.prune(rows, keep))
