@@ -8,7 +8,7 @@ from typing import Final
 from dualwrite.admin import BrokerFeatures, TopicDescription, TwoPhaseCommit
 from dualwrite.cli.doctor_checks import Check, failure, warning
 from dualwrite.decisions.obstacles import obstacle_of
-from dualwrite.errors import Api
+from dualwrite.errors import Api, IncompleteAnswerError, KafkaError
 from dualwrite.guarantee import Tier
 
 _LEAST_INIT_VERSION: Final = 3
@@ -48,7 +48,13 @@ def tier_of(features: BrokerFeatures, two_phase_commit: TwoPhaseCommit) -> Tier 
 def cluster_checks(
     features: Mapping[int, BrokerFeatures], two_phase_commit: Mapping[int, TwoPhaseCommit]
 ) -> tuple[list[Check], Tier | None]:
-    """Return the checks, and the tier of the weakest broker, because any may become a coordinator; None: too old."""
+    """Return the checks, and the tier of the weakest broker, because any may become a coordinator; None: too old.
+
+    Raises IncompleteAnswerError if a broker was described in one respect only.
+    """
+    if partly := features.keys() ^ two_phase_commit.keys():
+        why = KafkaError(f"broker {min(partly)} has joined or left the cluster while the brokers were described")
+        raise IncompleteAnswerError(f"{why}: repeat the command", partial={}, failures=dict.fromkeys(partly, why))
     checks: list[Check] = []
     tiers: list[Tier | None] = []
     for broker_id in sorted(features):

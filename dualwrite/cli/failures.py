@@ -54,11 +54,11 @@ class OneLineGroup(Group):
             code = _report(_NAME, error.format_message(), error.exit_code)
         except click.Abort:
             code = _report(_NAME, "interrupted", INTERRUPTED)
-        except (DualWriteError, SQLAlchemyError, ModuleNotFoundError) as error:
-            code = _report(_NAME, sentence(error), exit_code(error))
         except BrokenPipeError:
             sys.stderr.close()  # nothing reads the output any more: prevent the error of the interpreter's last flush
             code = LEFT
+        except (DualWriteError, SQLAlchemyError, ModuleNotFoundError, OSError) as error:
+            code = _report(_NAME, sentence(error), exit_code(error))
         sys.exit(code)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,7 +103,8 @@ def command(
     It writes only to a topic and a table of its own, under transactional ids of its own, at a bounded rate, and it
     signals only processes that it has started. Its topic and table are removed, unless something is wrong.
 
-    Exit code: 0 both sides agree; 1 an anomaly was found; 2 wrong usage, or it could not run.
+    Exit code: 0 both sides agree; 1 an anomaly was found, or a file could not be written; 2 wrong usage, or it could
+    not run.
     """
     if not hasattr(signal, "SIGSTOP"):
         raise CannotRunError("this operating system cannot freeze processes; run it on Linux or macOS, on any machine")
@@ -128,16 +129,16 @@ def command(
         with tempfile.TemporaryDirectory(prefix="dualwrite-verify-") as directory:
             made = Run(plan, engine, database_url, access.settings, access.timeout_ms)
             verified = made.verify(Path(directory), _say(as_json=as_json))
-    kept = _keep_history(verified, history, run)
-    if report is not None:
-        report.write_text(report_of(servers, plan, verified), encoding="utf-8")
+    if history is None and not verified.is_clean:
+        history = Path(f"dualwrite-verify-{run}.jsonl")
     if as_json:
-        print_json(_document(plan, verified, kept))
+        print_json(_document(plan, verified, history))
     else:
-        _print(verified, kept)
+        _print(verified, history)
+    is_written = [_write(history, to_lines(verified.history)), _write(report, [report_of(servers, plan, verified)])]
     if not verified.report.committed and verified.is_clean:
         raise CannotRunError("no dual write was committed, so nothing is verified: see the outcomes above")
-    ctx.exit(0 if verified.is_clean else LEFT)
+    ctx.exit(0 if verified.is_clean and all(is_written) else LEFT)
 
 
 def _servers(access: KafkaAccess, engine: sa.Engine, prefix: str) -> Servers:
@@ -176,14 +177,16 @@ def _ask(plan: Plan, *, yes: bool) -> None:
     ask(yes=yes)
 
 
-def _keep_history(verified: Verified, path: Path | None, run: str) -> Path | None:
-    if path is None:
-        if verified.is_clean:
-            return None
-        path = Path(f"dualwrite-verify-{run}.jsonl")
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(to_lines(verified.history))
-    return path
+def _write(path: Path | None, lines: Iterable[str]) -> bool:
+    """Write a file, if one is wanted; print why it could not be written, as the results must not be lost with it."""
+    try:
+        if path is not None:
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+    except OSError as error:
+        click.echo(f"dualwrite verify: cannot write {path}: {error.strerror}; the results above are complete", err=True)
+        return False
+    return True
 
 
 def _print(verified: Verified, kept: Path | None) -> None:

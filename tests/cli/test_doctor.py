@@ -11,6 +11,7 @@ from dualwrite.admin import BrokerFeatures, TransactionAdmin, TwoPhaseCommit
 from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, Profile, ResourceType
 from dualwrite.cli.doctor_checks import Verdict
 from dualwrite.cli.doctor_kafka import cluster_checks
+from dualwrite.errors import IncompleteAnswerError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
@@ -138,6 +139,12 @@ def test_the_weakest_broker_counts() -> None:
     checks, tier = cluster_checks(both, answers)
     assert tier is Tier.BOUNDED
     assert any(check.what == "brokers agree" for check in checks)
+
+
+@pytest.mark.parametrize(("described", "asked"), [((1, 2), (1,)), ((1,), (1, 2))])
+def test_a_broker_that_joins_or_leaves_meanwhile(described: tuple[int, ...], asked: tuple[int, ...]) -> None:
+    with pytest.raises(IncompleteAnswerError, match="broker 2 has joined or left"):
+        cluster_checks({each: features(each) for each in described}, dict.fromkeys(asked, TwoPhaseCommit.REFUSED))
 
 
 def test_a_broker_that_is_too_old_for_any_tier() -> None:

@@ -82,6 +82,8 @@ def test_the_records_are_written_to_a_file(scenario: Scenario, call: Call, tmp_p
     block = ("--take-out", f"{scenario.transactional_id}:1", "--take-out-to", file)
     assert "would be taken out" in call(*select(scenario, *block)).out
     assert not file.exists()
+    unwritable = call(*select(scenario, *block[:3], tmp_path / "missing" / "taken.jsonl", "--apply"))
+    assert (unwritable.code, "No such file or directory" in unwritable.err, waiting(scenario)) == (2, True, 2)
     done = call(*select(scenario, *block, "--apply"))
     assert (done.code, f"its records are in {file}" in done.out) == (0, True)
     lines = [json.loads(line) for line in file.read_text().splitlines()]

@@ -117,8 +117,12 @@ def test_both_sides_agree_and_nothing_is_left(
 
 
 def test_kept_tables_and_topics_are_named(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
-    done = run(emulator, url, tmp_path, "--keep", "--topic", "verified-topic")
-    assert done.code == 0, done
+    """Even if no file can be written."""
+    files = [tmp_path / "missing" / name for name in ("history.jsonl", "report.md")]
+    kept = ("--keep", "--topic", "verified-topic")
+    done = run(emulator, url, tmp_path, *kept, "--history", files[0], "--report", files[1])
+    assert (done.code, done.document["clean"]) == (1, True), done
+    assert [str(file) in done.err for file in files] == [True, True]
     assert len(done.document["left"]) == 3
     assert done.document["table"] in tables(url)
     assert "verified-topic" in topics(emulator)
