@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import cycle, repeat
+from itertools import count, cycle, repeat
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from dualwrite.admin import TopicPartition, TransactionAdmin
 from dualwrite.broker_emulator import DropReply, Emulator, Error, Fault, Hold, PausePoint, Profile
 from dualwrite.client.admin.codec import Call
-from dualwrite.client.admin.driver import AdminTransport
+from dualwrite.client.admin.driver import AdminTransport, NoResponseError
 from dualwrite.client.wire.cluster import Lease
 from dualwrite.client.wire.pool import NodeState
 from dualwrite.errors import (
@@ -294,6 +294,25 @@ def test_refusals_of_partitions(emulator: Emulator, admin: TransactionAdmin) -> 
         with pytest.raises(AuthorizationError, match="ALTER on the cluster"):
             admin.abort_transaction(partition, start_offset=0)
         producer.close(timeout_s=0)
+
+
+def test_a_lost_response_about_one_coordinator_leaves_the_others(
+    emulator: Emulator, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers before FindCoordinator v4 take one id in a request."""
+    request, places = AdminTransport.request, count(1)
+
+    async def find_one(transport: AdminTransport, node_id: int, call: Call[Any], deadline_s: float) -> Any:
+        if call.api is Api.FIND_COORDINATOR:
+            if call.versions == (4, 4):
+                raise UnsupportedByBrokerError("one id in a request")
+            if next(places) == 2:
+                raise NoResponseError("lost")
+        return await request(transport, node_id, call, deadline_s)
+
+    monkeypatch.setattr(AdminTransport, "request", find_one)
+    assert list(admin.describe_transactions(IDS)) == IDS
+    assert next(places) == len(IDS) + 2  # only the lost one is repeated
 
 
 def let_metadata_have_no_brokers(monkeypatch: pytest.MonkeyPatch, answers: Iterator[bool]) -> None:

@@ -168,6 +168,9 @@ def test_kafka_errors_speak_of_blocks_and_not_of_producer_calls(scenario: Scenar
 
 
 @pytest.mark.parametrize(
+    "call", ["the same call until it returns", "the call", "commit_transaction()", "complete_transaction()"]
+)
+@pytest.mark.parametrize(
     ("outcome", "repeat", "said"),
     [
         (Outcome.COMMITTED, None, "do not repeat the block"),
@@ -175,11 +178,8 @@ def test_kafka_errors_speak_of_blocks_and_not_of_producer_calls(scenario: Scenar
         (Outcome.UNKNOWN, "it is tried again", "it is tried again"),
     ],
 )
-@pytest.mark.parametrize("repeated", ["repeat the same call until it returns", "repeat the call"])
-def test_a_committed_block_is_not_to_be_repeated(
-    outcome: Outcome, repeat: str | None, said: str, repeated: str
-) -> None:
-    error, cause = (KafkaTimeoutError(f"late: {repeated}") for _ in range(2))
+def test_a_committed_block_is_not_to_be_repeated(outcome: Outcome, repeat: str | None, said: str, call: str) -> None:
+    error, cause = (KafkaTimeoutError(f"late: repeat {call}") for _ in range(2))
     error.__cause__ = cause
     note_outcome(error, outcome)
     for _ in range(2):  # each block that it leaves says it

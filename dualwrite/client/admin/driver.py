@@ -311,9 +311,16 @@ class AdminDriver:
         nodes: dict[str, int] = {}
         failed: dict[str, KafkaError] = {}
         not_yet: dict[str, str | NoResponseError] = {}
-        for some in _in_parts(transactional_ids):
+        parts = _in_parts(transactional_ids)
+        while parts:
+            some = parts.pop(0)
             try:
-                replies = await self._found(some, deadline_s)
+                replies = await self._transport.request(ANY_NODE, codec.find_coordinators(some), deadline_s)
+            except UnsupportedByBrokerError:
+                if len(some) == 1:
+                    raise
+                parts += [[each] for each in some]  # brokers that take one id in a request
+                continue
             except NoResponseError as error:
                 not_yet |= dict.fromkeys(some, error)
                 continue
@@ -327,19 +334,6 @@ class AdminDriver:
                 else:
                     failed[key] = failure(Api.FIND_COORDINATOR, code, key)
         return Located(nodes, failed, not_yet)
-
-    async def _found(self, ids: Sequence[str], deadline_s: float) -> dict[str, Reply[Broker]]:
-        """Return the replies about coordinators: of one request, or of one for each id from brokers that take one."""
-        try:
-            return await self._transport.request(ANY_NODE, codec.find_coordinators(ids), deadline_s)
-        except UnsupportedByBrokerError:
-            if len(ids) == 1:
-                raise
-            replies: dict[str, Reply[Broker]] = {}
-            for each in ids:
-                found = await self._transport.request(ANY_NODE, codec.find_coordinators([each]), deadline_s)
-                replies |= found
-            return replies
 
     # ---- requests -------------------------------------------------------------------------------------------
 

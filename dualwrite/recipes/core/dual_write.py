@@ -258,6 +258,18 @@ _ENDED_MEANWHILE: Final = (
     "wait for its threads"
 )
 
+_CALLS: Final[dict[str, str]] = {
+    Call.INIT_TRANSACTIONS.value: "taking the transactional id over",
+    Call.BEGIN_TRANSACTION.value: "beginning the transaction",
+    Call.SEND_OFFSETS.value: "sending the consumed offsets",
+    Call.PREPARE_TRANSACTION.value: "preparing the transaction",
+    Call.COMMIT_TRANSACTION.value: "committing the transaction",
+    Call.ABORT_TRANSACTION.value: "aborting the transaction",
+    "complete_transaction()": "completing the transaction",
+    "flush()": "sending all records",
+}
+"""Descriptions of a producer's calls, in place of its own words."""
+
 _ADVICE: Final[dict[str, str]] = {
     **dict.fromkeys(WHAT_NEXT.values(), _REPEAT),
     WHAT_TO_DO[ErrorClass.ABORTABLE]: _REPEAT,
@@ -269,24 +281,11 @@ _ADVICE: Final[dict[str, str]] = {
     WHAT_TO_DO[ErrorClass.FATAL]: _REPEAT,
     "repeat the same call until it returns": _REPEAT,
     "init_transactions() or, for a dual write, with ": "",
-    f"repeat {Call.INIT_TRANSACTIONS.value}": _REPEAT,
-    f"repeat {Call.PREPARE_TRANSACTION.value}": _REPEAT,
     "repeat the call": _REPEAT,
-}
-"""The remedies for the user of a block, in place of those for a producer."""
-
-_CALLS: Final[dict[str, str]] = {
-    Call.INIT_TRANSACTIONS.value: "taking the transactional id over",
-    Call.BEGIN_TRANSACTION.value: "beginning the transaction",
-    Call.SEND_OFFSETS.value: "sending the consumed offsets",
-    Call.PREPARE_TRANSACTION.value: "preparing the transaction",
-    Call.COMMIT_TRANSACTION.value: "committing the transaction",
-    Call.ABORT_TRANSACTION.value: "aborting the transaction",
-    "complete_transaction()": "completing the transaction",
-    "flush()": "sending all records",
     "Nothing is decided": "Kafka has decided nothing",
+    **{f"repeat {call}": _REPEAT for call in _CALLS},
 }
-"""Descriptions of a producer's calls and of its state, in place of its own words."""
+"""The remedies and the state for the user of a block, in place of those for a producer."""
 
 _DO_NOT: Final = f"do not {_REPEAT}"
 _COMMITTED: Final = " (the database has committed this block)"
