@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from dualwrite.errors import AnotherClusterError, DatabaseWentBackError, NotProvenError, RecordsRefusedError
+from dualwrite.errors import AnotherClusterError, NotProvenError, RecordsRefusedError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import IoThreadWatch, KafkaWatch, TaskWatch
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant, KafkaParticipant
@@ -29,11 +29,10 @@ def backoff_s(failures: int) -> float:
 
 _PAUSES_S: Final[dict[type[Exception], float]] = {
     AnotherClusterError: 5.0,
-    DatabaseWentBackError: 5.0,
     NotProvenError: 60.0,
     RecordsRefusedError: 60.0,
 }
-"""How long to wait after an error that each attempt meets until a person removes the cause."""
+"""How long to wait after an error that each attempt meets, and takes the id over, until a person removes the cause."""
 
 NEED_A_PERSON: Final = tuple(_PAUSES_S)
 

@@ -137,14 +137,14 @@ class PoolMaintenance:
     async def _renew_for_ever(self) -> None:
         failures = 0
         while await self._goes_on_after(min(backoff_s(failures), self._heartbeat_s) if failures else self._heartbeat_s):
+            if self._outbox is not None and self._outbox.goes_on:
+                await self._outbox.renew()  # first: the other closes the producers of lost slots
             try:
                 await self.renew()
                 failures = 0
             except Exception as error:
                 failures += 1
                 self._failed(error)
-            if self._outbox is not None and self._outbox.goes_on:
-                await self._outbox.renew()
 
     async def _goes_on_after(self, pause_s: float) -> bool:
         await self._heartbeat_bell.wait(pause_s)

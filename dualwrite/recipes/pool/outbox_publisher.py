@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dualwrite.delivery import Outbox
-from dualwrite.errors import FencedError, IllegalStateError, RecordsRefusedError
+from dualwrite.errors import DatabaseWentBackError, FencedError, IllegalStateError, RecordsRefusedError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome
 from dualwrite.recipes.core.availability import Availability
@@ -204,13 +204,12 @@ class OutboxPublisher:
             self._failed(unresolved)
         try:
             wait_s = await self._publish_if_leading()
-        except NEED_A_PERSON as error:  # each is logged once, RecordsRefusedError by its coordinator
+        except NEED_A_PERSON as error:
             self._refused_until_s = time.monotonic() + pause_after(error)
-            if not isinstance(error, RecordsRefusedError) and type(error) is not type(self.last_error):
-                _log.error("%s", error)
-            if self._coordinator is not None:
-                self.refused = self._coordinator.refused
-            self.last_error = error
+            self._note_refusal(error)
+            wait_s = self._idle_s
+        except DatabaseWentBackError as error:  # the coordinator stays: another one would not remember the later row
+            self._note_refusal(error)
             wait_s = self._idle_s
         except Exception as error:
             self._failed(error)
@@ -225,6 +224,14 @@ class OutboxPublisher:
                 if unresolved is None and not self._waits_after_refusal:
                     self.last_error = None
         return wait_s
+
+    def _note_refusal(self, error: Exception) -> None:
+        """Note an error that only a person can end, and log it once; its coordinator logs RecordsRefusedError."""
+        if not isinstance(error, RecordsRefusedError) and type(error) is not type(self.last_error):
+            _log.error("%s", error)
+        if self._coordinator is not None:
+            self.refused = self._coordinator.refused
+        self.last_error = error
 
     @property
     def _idle_s(self) -> float:

@@ -162,12 +162,14 @@ class SqlAlchemyDatabase(SqlDatabase):
     @property
     def pinned(self) -> PinnedTables:
         """The location of the tables; queried once. Raises StateRowError if they are missing, and StateTableError."""
-        if self.pin.tables is None:
+        tables = self.pin.tables
+        if tables is None:
             with self._engine.connect() as connection:
-                self.pin.tables = pinned_tables(connection, self._schema)
-            if self.pin.tables is None:
+                tables = pinned_tables(connection, self._schema)
+            if tables is None:
                 raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
-        return self.pin.tables
+            self.pin.tables = tables
+        return tables
 
     def steps(self, connection: sa.Connection) -> SqlAlchemySteps:
         """Return the steps that need no dual write on a connection; `pinned` must have been queried before."""
