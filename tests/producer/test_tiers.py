@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Profile
 from dualwrite.errors import (
+    AbortableError,
     DeliveryError,
     FencedError,
     IllegalStateError,
@@ -19,7 +21,7 @@ from dualwrite.errors import (
 from dualwrite.guarantee import Tier
 from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import ProducerState, TopicPartition
+from dualwrite.producer import Producer, ProducerState, TopicPartition
 from tests.interop.wire import Wire
 from tests.producer.tiers import (
     BOUNDED,
@@ -166,6 +168,34 @@ def test_the_same_process_prepares_and_completes(world: World) -> None:
         assert not producer.transaction_has_records
     assert world.committed() == ["1", "3"]
     assert len(set(pairs)) == 4, "a pair names one transaction"
+
+
+@every_tier
+@pytest.mark.parametrize("ends", [Producer.commit_transaction, Producer.abort_transaction])
+@pytest.mark.parametrize("two_phase", [True, False])
+def test_a_producer_that_slept_aborts_nothing_of_its_successor(
+    world: World, ends: Callable[[Producer], None], two_phase: bool
+) -> None:
+    def one() -> Producer:
+        return world.ready(transaction_two_phase_commit_enable=two_phase)
+
+    def send(producer: Producer, value: str) -> None:
+        producer.begin_transaction()
+        producer.send("orders", value, partition=0)
+
+    sleeper = one()
+    send(sleeper, "before")
+    sleeper.flush()
+    ends(sleeper)
+    successor = one()
+    send(successor, "of the successor")
+    successor.flush()
+    send(sleeper, "of the sleeper")
+    with pytest.raises((AbortableError, FencedError)):
+        sleeper.commit_transaction()
+    successor.commit_transaction()
+    before = ["before"] if ends is Producer.commit_transaction else []
+    assert world.committed() == [*before, "of the successor"]
 
 
 # ---- another process completes ------------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ def test_an_error_names_the_own_late_initialisation() -> None:
     driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
     driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
+    driver.expect(m.DescribeTransaction("tid"), m.DescribeTransactionResponse(0, "CompleteAbort", 42, 7, -1))
     assert isinstance(driver.poll(), m.InitProducerId)
     driver.manager.on_no_response(driver.now_ms)
     for _ in range(RAISE_CHECKS):  # nothing has arrived, as far as can be seen
@@ -167,6 +168,7 @@ def test_an_abort_while_the_epoch_is_being_raised_waits_for_nothing() -> None:
     driver.expect(driver.end(committed=False), m.EndTxnResponse(0))
     driver.manager.acknowledge(driver.manager.abort_transaction())
     driver.begin()
+    driver.expect(m.DescribeTransaction("tid"), m.DescribeTransactionResponse(0, "CompleteAbort", 42, 7, -1))
     assert isinstance(driver.poll(), m.InitProducerId)
     operation = driver.manager.abort_transaction()
     driver.manager.settle_without_kafka()

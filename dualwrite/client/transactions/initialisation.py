@@ -433,7 +433,6 @@ class Initialisation:
             self.begin_second_phase()
         if self._may_come_late and not self.is_v2:  # on version 2 each end has raised the epoch
             self.raise_epoch()
-            self._describe_before_raising()
         self._may_come_late = False
         if self.tier is Tier.BOUNDED_V1:
             self.raise_epoch(_EPOCHS_APART)
@@ -442,6 +441,7 @@ class Initialisation:
         """Queue steps that raise the epoch: the current pair must not be used for another transaction."""
         missing = times - self.steps.count(Step.RAISE_EPOCH)
         self.steps.extend([Step.RAISE_EPOCH] * missing)
+        self._describe_before_raising()
 
     # ---- requests without a response ------------------------------------------------------------------------
 
@@ -456,8 +456,9 @@ class Initialisation:
         self._describe_before_raising()
 
     def _describe_before_raising(self) -> None:
+        """Describe the id first: another owner may have taken it over, whose open transaction a raise would abort."""
         if self.describes and Step.SETTLE not in self.steps:
-            self.steps.appendleft(Step.SETTLE)
+            self.steps.insert(self.steps.index(Step.RAISE_EPOCH), Step.SETTLE)
 
     def take_settling_description(self, own: PreparedTxnState, described: Described) -> Settling:
         """Return the action after the description that precedes raising the epoch."""
