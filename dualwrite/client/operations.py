@@ -17,11 +17,13 @@ class Operation:
 
     __slots__ = ("_listeners", "argument", "done", "error", "name")
 
-    def __init__(self, name: str, argument: Any = None) -> None:
+    def __init__(
+        self, name: str, argument: Any = None, *, done: bool = False, error: DualWriteError | None = None
+    ) -> None:
         self.name: Final = name
         self.argument: Final = argument
-        self.done = False
-        self.error: DualWriteError | None = None
+        self.done = done
+        self.error = error
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -56,17 +58,18 @@ class Operation:
         """End the wait of all callers with `error`. The operation itself goes on; repeating the call joins it."""
         if self._listeners:
             self.error = error
-            self._notify()
+            self.notify()
 
     def end(self, error: DualWriteError | None = None) -> None:
         """End the operation: successfully, or with `error`."""
         if self.done:
             raise AssertionError(f"{self.name} ended twice")
-        self.done = True
         self.error = error
-        self._notify()
+        self.done = True
+        self.notify()
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Call the listeners, once each."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()

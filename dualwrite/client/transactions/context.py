@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from dualwrite.client import messages as m
-from dualwrite.client.operations import Operation, PendingCall
+from dualwrite.client.operations import Operation
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.producer_port import Outgoing
 from dualwrite.client.transactions.earlier import EarlierTransactions
 from dualwrite.client.transactions.errors import RETRIED, commit_outcome_unknown, refusal_sentence
 from dualwrite.client.transactions.initialisation import Initialisation, Step
-from dualwrite.client.transactions.open_transaction import NOT_PREPARED, OpenTransaction
+from dualwrite.client.transactions.open_transaction import NOT_PREPARED
 from dualwrite.client.transactions.producer_state import StateMachine
-from dualwrite.client.transactions.states import EVENTS, Event, ProducerState
+from dualwrite.client.transactions.states import EVENTS, Call, Event, ProducerState
 from dualwrite.errors import (
     Api,
     ErrorClass,
@@ -134,9 +134,7 @@ class TransactionContext(StateMachine):
     ) -> None:
         super().__init__(transactional_id)
         self.two_phase_commit: Final = two_phase_commit
-        self.transaction: Final = OpenTransaction()
         self.earlier: Final = EarlierTransactions()
-        self.pending: Final = PendingCall()
         self.exchange: Final = Exchange(backoff)
         self.coordinators: Final = Coordinators(transactional_id)
         self.initialisation: Final = Initialisation(
@@ -168,12 +166,13 @@ class TransactionContext(StateMachine):
 
     # ---- the pending call -----------------------------------------------------------------------------------
 
-    def start(self, name: str, argument: object) -> Operation:
-        """Start a call that was allowed; failures of an earlier one do not delay it."""
+    def start(
+        self, call: Call, name: str, argument: object, *, is_over: bool = False, error: KafkaError | None = None
+    ) -> Operation:
+        """Begin a call that is allowed here; failures of an earlier one do not delay it."""
         self.exchange.backoff.succeeded()
         self.exchange.retry_at_ms = 0.0
-        operation = self.pending.operation = Operation(name, argument)
-        return operation
+        return super().start(call, name, argument, is_over=is_over, error=error)
 
     def join(self, name: str, argument: object) -> Operation | None:
         """Return the same call made before, if it is pending; raise `IllegalStateError` if another one is."""
@@ -183,42 +182,38 @@ class TransactionContext(StateMachine):
 
     def initialised(self) -> None:
         """End the initialisation: a transaction may be begun."""
-        self.happen(Event.INITIALIZED)
         self.forget_transaction()
         self._guarantee = self.initialisation.guarantee
-        self.pending.finish(None)
+        self.happen(Event.INITIALIZED)
 
     def found_prepared(self, prepared: PreparedTxnState) -> None:
         """End the initialisation with a prepared transaction of an earlier producer, which the application decides."""
-        self.happen(Event.FOUND_PREPARED)
         self.transaction.prepared_state = prepared
         self.transaction.has_records = self.transaction.reached_kafka = True
         self.transaction.stored.are_known = False
         self._guarantee = self.initialisation.guarantee
-        self.pending.finish(None)
+        self.happen(Event.FOUND_PREPARED)
 
     def ended(self) -> None:
         """End the transaction: it is committed or aborted."""
         transaction = self.transaction
         if transaction.leaves_id:
             self.happen(Event.FOUND_IS_ENDED)
-            self.leave_id(None)
+            self.leave_id()
             return
         aborting = self.state is ProducerState.ABORTING_TRANSACTION
         if aborting and transaction.reached_kafka and not self.initialisation.is_v2:
             # batches that were given up left gaps in their sequences (KIP-360); version 2 has a new epoch by now
             self.initialisation.raise_epoch()
-        self.happen(Event.ENDED)
         self.forget_transaction()
         self.follow_version()
-        self.pending.finish(None)
+        self.happen(Event.ENDED)
 
-    def leave_id(self, error: KafkaError | None) -> None:
+    def leave_id(self) -> None:
         """Leave the transactional id to the next producer that takes it over: this one has no open transaction."""
         self.forget_transaction()
         self.adopt(NOT_PREPARED)
         self.nothing_to_complete = False
-        self.pending.finish(error)
 
     def forget_transaction(self) -> None:
         """Forget the open transaction and why it failed."""
@@ -236,29 +231,18 @@ class TransactionContext(StateMachine):
         if self.state is ProducerState.ABORTING_TRANSACTION:
             return
         self.happen(Event.ABORTABLE_FAILURE, error)
-        transaction = self.transaction
-        transaction.failed = True
-        transaction.offsets.current = None
-        transaction.prepared_state = NOT_PREPARED
-        self.error = self.error or error
-        self.pending.finish(error)
 
     def fail_fatal(self, error: KafkaError) -> None:
         """Fail the producer for good."""
-        if self.state in FINISHED:
-            return
-        error = self._or_outcome_unknown(error)
-        self.happen(Event.FATAL_FAILURE, error)
-        self.transaction.offsets.current = None
-        self.error = error
-        self.pending.finish(error)
+        if self.state not in FINISHED:
+            self.happen(Event.FATAL_FAILURE, self.or_outcome_unknown(error))
 
     @property
     def commit_may_take_effect(self) -> bool:
         """Whether a commit was sent without a response that says that it has no effect."""
         return self.exchange.commit_in_flight or self.transaction.commit_may_take_effect
 
-    def _or_outcome_unknown(self, error: KafkaError) -> KafkaError:
+    def or_outcome_unknown(self, error: KafkaError) -> KafkaError:
         """Return `CommitOutcomeUnknown`, caused by `error`, if a commit that was sent may take effect; else `error`."""
         if not self.commit_may_take_effect:
             return error
@@ -284,8 +268,7 @@ class TransactionContext(StateMachine):
             self.fail_abortable(exception_for(api, error_code, self.refusal(api, error_code, error_kind, resource)))
         elif error_kind is ErrorClass.REFUSED and self.state is ProducerState.INITIALIZING:
             error = exception_for(api, error_code, self.refusal(api, error_code, error_kind, resource))
-            self.happen(Event.INIT_REFUSED)
-            self.pending.finish(error)
+            self.happen(Event.INIT_REFUSED, error)
         elif error_kind in _ENDS_THE_PRODUCER:
             self.fail_fatal(exception_for(api, error_code, self.refusal(api, error_code, error_kind, resource)))
         else:

@@ -339,9 +339,10 @@ class Initialisation:
 
     def begin_second_phase(self) -> bool:
         """Queue the steps of the second phase; return whether any step is left."""
-        self.steps.extend(self._second_phase)
+        steps = deque((*self.steps, *self._second_phase))
+        self.steps = steps
         self._second_phase = ()
-        return bool(self.steps)
+        return bool(steps)
 
     def failed_to_take_over(self) -> None:
         """Describe again before InitProducerId is repeated: another producer may have opened a transaction."""

@@ -37,7 +37,6 @@ from dualwrite.errors import (
     NETWORK_EXCEPTION,
     Api,
     ErrorClass,
-    IllegalStateError,
     InvalidTxnStateError,
     KafkaError,
     error_class,
@@ -107,27 +106,28 @@ class TransactionManager(TransactionContext):
         joined = self.join(Call.INIT_TRANSACTIONS.value, keep_prepared_txn)
         if joined is not None:
             return joined
-        self.enter(Call.INIT_TRANSACTIONS)
+        self.allowed(Call.INIT_TRANSACTIONS)
+        self.leave_id()  # as an earlier call has, unless a signal interrupted it
         self.initialisation.begin(keep_prepared_txn)
-        return self.start(Call.INIT_TRANSACTIONS.value, keep_prepared_txn)
+        return self.start(Call.INIT_TRANSACTIONS, Call.INIT_TRANSACTIONS.value, keep_prepared_txn)
 
     def begin_transaction(self) -> None:
         """Open a transaction; Kafka learns of it with the first record."""
         if self.pending.operation is not None:
             self._refuse_while_pending(Call.BEGIN_TRANSACTION)
-        self.enter(Call.BEGIN_TRANSACTION)
+        after = self.allowed(Call.BEGIN_TRANSACTION)
         refusal = self.initialisation.refuse_tier()
         if refusal is not None:
             self.fail_fatal(refusal)
             raise refusal
         self.initialisation.before_transaction()
-        self.nothing_to_complete = False
+        self.enter(after, Call.BEGIN_TRANSACTION)
 
     def check_send(self) -> None:
         """Raise if no record may be sent now."""
         if self.state is not _IN_TRANSACTION or self.pending.operation is not None:
             self._refuse_while_pending(Call.SEND)
-            self.enter(Call.SEND)
+            self.allowed(Call.SEND)
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
@@ -137,18 +137,16 @@ class TransactionManager(TransactionContext):
         joined = self.join(Call.SEND_OFFSETS.value, argument)
         if joined is not None:
             return joined
-        self.enter(Call.SEND_OFFSETS)
-        operation = self.start(Call.SEND_OFFSETS.value, argument)
-        transaction = self.transaction
+        self.allowed(Call.SEND_OFFSETS)
+        refusal: KafkaError | None = None
         if isinstance(group, NoMember):
-            self.fail_abortable(no_member(self.transactional_id, group.group_id))
-            return operation
-        if transaction.offsets.may_go_back(argument):
-            self.fail_abortable(offsets_may_go_back(self.transactional_id, group.group_id))
-            return operation
-        transaction.offsets.current = argument
-        transaction.has_records = transaction.has_offsets = True
-        return operation
+            refusal = no_member(self.transactional_id, group.group_id)
+        elif self.transaction.offsets.may_go_back(argument):
+            refusal = offsets_may_go_back(self.transactional_id, group.group_id)
+        if refusal is not None:
+            self.fail_abortable(refusal)
+            return Operation(Call.SEND_OFFSETS.value, argument, done=True, error=refusal)
+        return self.start(Call.SEND_OFFSETS, Call.SEND_OFFSETS.value, argument)
 
     def prepare_transaction(self) -> Operation:
         """Promise that the transaction can be committed: when this ends, everything is stored. Sends no request."""
@@ -159,8 +157,7 @@ class TransactionManager(TransactionContext):
             raise InvalidTxnStateError(
                 "prepare_transaction() needs two-phase commit: set transaction.two.phase.commit.enable=true"
             )
-        self.enter(Call.PREPARE_TRANSACTION)
-        return self.start(_PREPARE, None)
+        return self.start(Call.PREPARE_TRANSACTION, _PREPARE, None)
 
     def commit_transaction(self) -> Operation:
         """Flush and commit."""
@@ -172,10 +169,7 @@ class TransactionManager(TransactionContext):
         """Drop unsent records, and abort."""
         pending = self.pending.operation
         if pending is not None and pending.name in _REPLACED_BY_ABORT:
-            self.enter(Call.ABORT_TRANSACTION)
-            self.transaction.offsets.current = None
-            self.pending.finish(IllegalStateError(f"{pending.name} was replaced by abort_transaction()"))
-            return self.start(_ABORT, None)
+            return self.start(Call.ABORT_TRANSACTION, _ABORT, None)
         if self.state is _PREPARED and self.initialisation.found is not None:
             return self._take_over.complete(Recovery.TAKE_OVER, _ABORT, None)
         return self._end(Call.ABORT_TRANSACTION, _ABORT, None)
@@ -197,8 +191,9 @@ class TransactionManager(TransactionContext):
         """
         recovery = self.initialisation.recovery(prepared, is_over=is_over)
         if recovery is not None and self.state in _BEFORE_COMPLETION:
-            self._take_over.fences_later = self.initialisation.is_checked_between = not fence_others
-            return self._take_over.complete(recovery, COMPLETE_TRANSACTION, prepared, take_over=take_over)
+            return self._take_over.complete(
+                recovery, COMPLETE_TRANSACTION, prepared, take_over=take_over, fence_others=fence_others
+            )
         is_prepared = prepared == self.transaction.prepared_state
         return self._end(
             Call.COMPLETE_BY_COMMIT if is_prepared else Call.COMPLETE_BY_ABORT, COMPLETE_TRANSACTION, prepared
@@ -213,9 +208,9 @@ class TransactionManager(TransactionContext):
         joined = self.join(_DESCRIBE, None)
         if joined is not None:
             return joined
-        self.enter(Call.DESCRIBE)
+        self.allowed(Call.DESCRIBE)
         self._take_over.described = None
-        return self.start(_DESCRIBE, None)
+        return self.start(Call.DESCRIBE, _DESCRIBE, None)
 
     @property
     def memory(self) -> CoordinatorMemory:
@@ -244,20 +239,16 @@ class TransactionManager(TransactionContext):
 
     def close(self, error: KafkaError) -> None:
         """Refuse all further calls; a waiting caller gets `error`."""
-        self._change(CALLS[self.state, Call.CLOSE], Call.CLOSE)
         if self.pending.unfinished is not None:
-            self.pending.finish(self._or_outcome_unknown(error))
+            self.pending.finish(self.or_outcome_unknown(error))
         self.pending.forget()
+        self.enter(CALLS[self.state, Call.CLOSE], Call.CLOSE)
 
     def _end(self, call: Call, name: str, argument: PreparedTxnState | None) -> Operation:
         joined = self.join(name, argument)
         if joined is not None:
             return joined
-        self.enter(call)
-        operation = self.start(name, argument)
-        if self.state is _READY:
-            self.pending.finish(None)
-        return operation
+        return self.start(call, name, argument, is_over=self.state is _READY)
 
     def _refuse_while_pending(self, call: Call) -> None:
         self.pending.refuse_another(call.value, self.standing)
@@ -349,11 +340,10 @@ class TransactionManager(TransactionContext):
         """
         if self.state is _IN_TRANSACTION:
             if self.pending.is_waiting_for(_PREPARE):
-                self.happen(Event.FLUSHED_FOR_PREPARE)
                 # A stored pair is compared with Kafka's description, so it must name a transaction that Kafka knows.
                 if self.transaction.reached_kafka:
                     self.transaction.prepared_state = self.pair
-                self.pending.finish(None)
+                self.happen(Event.FLUSHED_FOR_PREPARE)
         elif self.state in _ENDING and not self.transaction.reached_kafka and not self._must_raise_epoch_by_abort():
             self.ended()
 

@@ -10,7 +10,9 @@ import logging
 from typing import Final
 
 from dualwrite.client.late_log import LateLog
-from dualwrite.client.transactions.states import CALLS, EVENTS, WHAT_NEXT, Call, Event, ProducerState
+from dualwrite.client.operations import Operation, PendingCall
+from dualwrite.client.transactions.open_transaction import NOT_PREPARED, GroupOffsets, OpenTransaction
+from dualwrite.client.transactions.states import CALLS, ENDS_THE_CALL, EVENTS, WHAT_NEXT, Call, Event, ProducerState
 from dualwrite.errors import IllegalStateError, InvalidTxnStateError, KafkaError
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -23,14 +25,17 @@ _log = logging.getLogger(__name__)
 
 
 class StateMachine:
-    """State, producer id and epoch, and the error of a failed producer.
+    """State, pending call and open transaction, producer id and epoch, and the error of a failed producer.
 
-    Invariant: `state` changes only as the tables `CALLS` and `EVENTS` allow.
+    Invariant: `state` changes only as the tables `CALLS` and `EVENTS` allow, and together with the pending call: no
+    function is called between their assignments, so the exception of a signal's handler cannot separate them.
     """
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id: Final = transactional_id
         self.late_log: Final = LateLog()
+        self.pending: Final = PendingCall()
+        self.transaction: Final = OpenTransaction()
         self.state = ProducerState.UNINITIALIZED
         self.producer_id = -1
         self.producer_epoch = -1
@@ -59,8 +64,8 @@ class StateMachine:
         after = EVENTS.get((self.state, event), ProducerState.FATAL_ERROR)
         return f"; transactional id {self.transactional_id!r} is now {after.value}: {WHAT_NEXT[after]}"
 
-    def enter(self, call: Call) -> None:
-        """Change to the state that a call of the application leads to; raise if it is not allowed in this state."""
+    def allowed(self, call: Call) -> ProducerState:
+        """Return the state that a call of the application leads to; raise if it is not allowed in this state."""
         state = CALLS.get((self.state, call))
         if state is None:
             raise self._not_allowed(call)
@@ -69,14 +74,66 @@ class StateMachine:
                 f"nothing is prepared, so {COMPLETE_TRANSACTION} has nothing to complete: {self.standing}; "
                 f"{WHAT_NEXT[self.state]}"
             )
-        self._change(state, call)
+        return state
+
+    def start(
+        self, call: Call, name: str, argument: object, *, is_over: bool = False, error: KafkaError | None = None
+    ) -> Operation:
+        """Begin a call that is allowed here: it is pending in the state that it leads to, in place of any other.
+
+        `is_over`: it has nothing to wait for, and ends with `error`.
+        """
+        after = self.allowed(call)
+        operation = Operation(name, argument, done=is_over, error=error)
+        offsets = argument if isinstance(argument, GroupOffsets) else None
+        before, transaction, replaced = self.state, self.transaction, self.pending.unfinished
+        refusal = None if replaced is None else IllegalStateError(f"{replaced.name} was replaced by {name}")
+        self.pending.operation = operation
+        self.state = after
+        if offsets is not None:
+            transaction.offsets.current = offsets
+            transaction.has_records = transaction.has_offsets = True
+        if replaced is not None:
+            transaction.offsets.current = None
+            replaced.error = refusal
+            replaced.done = True
+            replaced.notify()
+        self._note_change(before, call, None)
+        return operation
+
+    def enter(self, after: ProducerState, call: Call) -> None:
+        """Change to the state that a call leads to which has ended with that."""
+        before = self.state
+        self.state = after
+        self.nothing_to_complete = False
+        self._note_change(before, call, None)
 
     def happen(self, event: Event, error: KafkaError | None = None) -> None:
-        """Change to the state that a response of Kafka, or the lack of one, leads to."""
-        self._change(EVENTS[self.state, event], event, error)
+        """Change to the state that a response of Kafka, or the lack of one, leads to; the pending call has ended then.
 
-    def _change(self, after: ProducerState, cause: Call | Event, error: KafkaError | None = None) -> None:
-        before, self.state = self.state, after
+        An abortable failure leaves nothing of the transaction that a commit could use.
+        """
+        after = EVENTS[self.state, event]
+        operation = self.pending.unfinished if event in ENDS_THE_CALL else None
+        before, transaction = self.state, self.transaction
+        self.state = after
+        if event is Event.ABORTABLE_FAILURE:
+            transaction.failed = True
+            transaction.prepared_state = NOT_PREPARED
+            transaction.offsets.current = None
+            if self.error is None:
+                self.error = error
+        elif event is Event.FATAL_FAILURE:
+            transaction.offsets.current = None
+            self.error = error
+        if operation is not None:
+            operation.error = error
+            operation.done = True
+            operation.notify()
+        self._note_change(before, event, error)
+
+    def _note_change(self, before: ProducerState, cause: Call | Event, error: KafkaError | None) -> None:
+        after = self.state
         level = _LEVELS.get(after, logging.DEBUG)
         if before is after or not _log.isEnabledFor(level):
             return

@@ -120,6 +120,9 @@ EVENTS: Final[dict[tuple[ProducerState, Event], ProducerState]] = {
     **{(state, Event.FATAL_FAILURE): _S.FATAL_ERROR for state in ProducerState if state is not _S.CLOSED},
 }
 
+ENDS_THE_CALL: Final = frozenset(Event) - {Event.STORED_IS_COMMITTED}
+"""The events with which the pending call has ended."""
+
 # Advice to an application in each state, for error messages.
 WHAT_NEXT: Final[dict[ProducerState, str]] = {
     _S.UNINITIALIZED: "call init_transactions() first",

@@ -68,7 +68,13 @@ class TakeOver:
     # ---- calls of the application ---------------------------------------------------------------------------
 
     def complete(
-        self, recovery: Recovery, name: str, stored: PreparedTxnState | None, *, take_over: bool = True
+        self,
+        recovery: Recovery,
+        name: str,
+        stored: PreparedTxnState | None,
+        *,
+        take_over: bool = True,
+        fence_others: bool = True,
     ) -> Operation:
         """Complete the described transaction, without KeepPreparedTxn. `stored` None: no pair was given."""
         context = self._context
@@ -77,29 +83,29 @@ class TakeOver:
             return joined
         found = self._initialisation.found
         assert found is not None
+        self.fences_later = self._initialisation.is_checked_between = not fence_others
+        context.transaction.leaves_id = False
         if recovery is Recovery.LOST:
             assert stored is not None
-            context.enter(Call.COMPLETE_LOST)
-            operation = context.start(name, stored)
-            self._lose(stored, found)
-            return operation
+            return self._leave(Call.COMPLETE_LOST, name, stored, self._initialisation.lost(stored, found))
         if recovery is Recovery.COMMIT:
-            context.enter(Call.COMPLETE_BY_COMMIT)
             context.adopt(found.pair)
             context.transaction.leaves_id = not take_over
-        elif take_over or not self._may_leave_id(found, stored):
-            context.enter(Call.COMPLETE_BY_TAKEOVER)
+            return context.start(Call.COMPLETE_BY_COMMIT, name, stored)
+        if take_over or not self._may_leave_id(found, stored):
             context.adopt(self._initialisation.decide(stored or PreparedTxnState()))
-        elif found.state is DescribedState.ONGOING:
-            context.enter(Call.COMPLETE_BY_ABORT)
+            return context.start(Call.COMPLETE_BY_TAKEOVER, name, stored)
+        if found.state is DescribedState.ONGOING:
             context.adopt(found.pair)
             context.transaction.leaves_id = True
-        else:
-            context.enter(Call.COMPLETE_BEFORE)
-            operation = context.start(name, stored)
-            context.leave_id(None)
-            return operation
-        return context.start(name, stored)
+            return context.start(Call.COMPLETE_BY_ABORT, name, stored)
+        return self._leave(Call.COMPLETE_BEFORE, name, stored, None)
+
+    def _leave(self, call: Call, name: str, stored: PreparedTxnState | None, error: KafkaError | None) -> Operation:
+        """Leave the id without a request: after a loss, the next recovery must see the same."""
+        operation = self._context.start(call, name, stored, is_over=True, error=error)
+        self._context.leave_id()
+        return operation
 
     def _may_leave_id(self, found: Described, stored: PreparedTxnState | None) -> bool:
         """Return whether EndTxn alone, or no request at all, ends the transaction and stops the producer that began it.
@@ -112,24 +118,17 @@ class TakeOver:
             return self._initialisation.is_v2
         return bool(stored)
 
-    def _lose(self, stored: PreparedTxnState, found: Described) -> None:
-        """Raise that a prepared transaction was aborted. No request is sent: the next recovery must see the same."""
-        self._context.leave_id(self._initialisation.lost(stored, found))
-
     def fence_others(self) -> Operation:
         """Begin the second phase of a take-over; see `TransactionManager.fence_others`."""
         context = self._context
         joined = context.join(Call.FENCE_OTHERS.value, None)
         if joined is not None:
             return joined
-        context.enter(Call.FENCE_OTHERS)
-        operation = context.start(Call.FENCE_OTHERS.value, None)
-        if context.state is ProducerState.INITIALIZING:
-            self.fences_later = False
-            self._continue()
-        else:
-            context.pending.finish(None)
-        return operation
+        context.allowed(Call.FENCE_OTHERS)
+        self.fences_later = False
+        self._continue()
+        is_over = context.state is not ProducerState.INITIALIZING
+        return context.start(Call.FENCE_OTHERS, Call.FENCE_OTHERS.value, None, is_over=is_over)
 
     def committed(self, by_another: Described | None = None) -> None:
         """Continue after a commit. `by_another`: the description of the id after another producer committed.
@@ -339,8 +338,8 @@ class TakeOver:
         if after is AfterRefusal.COMMITTED:
             self.committed(now)
         elif after is AfterRefusal.LOST:
-            context.happen(Event.LOST)
-            self._lose(prepared, now)
+            context.happen(Event.LOST, self._initialisation.lost(prepared, now))
+            context.leave_id()
         else:
             refusal = context.refusal(Api.END_TXN, refused_with, ErrorClass.FENCED)
             context.fail_fatal(end_not_described(refusal, refused_with, prepared, now))
