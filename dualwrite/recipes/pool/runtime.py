@@ -92,7 +92,8 @@ class Loops:
         self._runtime = runtime
         self._loops = loops
         self._starting = threading.Lock()
-        self._living: set[str] = set()
+        self._living: dict[str, object] = {}
+        """The start of each loop that is running. The thread of an interrupted start does not find its own here."""
         self._started: dict[str, Background] = {}
         self.are_running = False
         """Whether all of them are running."""
@@ -110,14 +111,19 @@ class Loops:
             self.are_running = True
 
     def _start(self, name: str, steps: Steps) -> None:
-        self._living.add(name)
+        start = self._living[name] = object()
         try:
-            self._started[name] = self._runtime.spawn(name, partial(self._go_on, name, steps), partial(self._end, name))
+            self._started[name] = self._runtime.spawn(
+                name, partial(self._go_on, name, start, steps), partial(self._end, name, start)
+            )
         except BaseException:
-            self._living.discard(name)
+            self._living.pop(name, None)
             raise
 
-    async def _go_on(self, name: str, steps: Steps) -> None:
+    async def _go_on(self, name: str, start: object, steps: Steps) -> None:
+        with self._starting:
+            if self._living.get(name) is not start:
+                return None
         while True:
             try:
                 return await steps()
@@ -125,10 +131,11 @@ class Loops:
                 _log_error(name, error)
                 await self._runtime.bell().wait(_SECONDS_AFTER_FAILURE)
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: str, start: object) -> None:
         with self._starting:
-            self._living.discard(name)
-            self.are_running = False
+            if self._living.get(name) is start:
+                del self._living[name]
+                self.are_running = False
 
     async def join(self, name: str, timeout_s: float) -> None:
         """Wait at most `timeout_s` seconds until a loop that was told to end has ended."""
