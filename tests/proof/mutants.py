@@ -152,9 +152,10 @@ MUTANTS: Final = (
     ),
     _mutant(
         "row-read-once",
-        "the second reading: the row is read before the id is initialised, and not for the cluster either",
+        "the second reading: the row and its manifest are read before the id is initialised",
         _in(3, "a1/b1", kills=1),
         Edit(_COMPLETION, "row = await database.read(owned.transactional_id)", "row = owned.read_before"),
+        Edit(_COMPLETION, "text = await database.read_manifest(owned.transactional_id)", 'text = ""'),
         Edit(_COMPLETION, "if await is_of_another_cluster(owned, row, text, ongoing):", "if False:"),
         Edit(_STEPS, "owned.telemetry.reach(PausePoint.AFTER_LOCK)", "owned.read_before = row"),
         Edit(_PUBLISHING, "owned.telemetry.reach(PausePoint.AFTER_LOCK)", "owned.read_before = row"),
@@ -256,9 +257,10 @@ MUTANTS: Final = (
     # steps
     _mutant(
         "ready-row-not-compared",
-        "the row of a READY id is compared",
+        "the row of a READY id is compared, and the id described before its epoch is raised",
         _in(4, "a1,a2/b1"),
         Edit(_STEPS, "if row == known.row:\n                return row", "return row"),
+        Edit(_INITIALISATION, "if self.describes and Step.SETTLE not in self.steps:", "if False:"),
     ),
     _mutant(
         "kafka-first",
@@ -377,7 +379,7 @@ MUTANTS: Final = (
     _mutant(
         "owed-rolled-back",
         "owed records stay owed after a rollback",
-        _in(1, "a1,a2", timeouts=1, aborts=1),
+        _in(1, "a1,a2,a3", terminations=1, kills=1),
         Edit(
             _OWNED_ID,
             (
