@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dualwrite.broker_emulator import Emulator
 from tests.cli.conftest import Call, call
-from tests.cli.test_one_judge import finds_another_cluster, finds_that_it_went_back
-from tests.support.databases import SqliteDatabase
+from tests.cli.test_one_judge import finds_a_copy, finds_another_cluster, finds_that_it_went_back
+from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 from .clusters import Cluster
 from .conftest import NewName
@@ -28,3 +28,9 @@ def test_a_database_that_went_back(call: Call, cluster: Cluster, new_name: NewNa
     topic = new_name("topic")
     create_topics(cluster.bootstrap_servers, topic)
     finds_that_it_went_back(call, SqliteDatabase(tmp_path), cluster, topic)
+
+
+def test_a_copied_database(call: Call, cluster: Cluster, new_name: NewName, postgres: PostgresDatabase) -> None:
+    topic = new_name("topic")
+    create_topics(cluster.bootstrap_servers, topic)
+    finds_a_copy(call, postgres, cluster, topic)

@@ -175,6 +175,17 @@ def finds_that_it_went_back(call: Call, store: Database, broker: Broker, topic: 
     write(store, broker, topic=topic)
 
 
+def finds_a_copy(call: Call, store: PostgresDatabase, broker: Broker, topic: str = TOPIC) -> None:
+    heard = Heard(call, store, broker, topic)
+    write(store, broker, topic=topic)
+    with store.aside.begin() as connection:
+        connection.execute(sa.text("UPDATE kafka_transaction_database SET made_in_database = '1'"))
+    assert heard.doctor() == {"moved-database"}
+    assert heard.recover().code == 1
+    assert heard.refusals() == {DatabaseMovedError}
+    heard.assert_a_pool_says("moved-database", DatabaseMovedError)
+
+
 @every_profile
 def test_another_cluster(call: Call, database: Database, profile: Profile) -> None:
     with cluster(profile) as first, cluster(profile) as second:
@@ -222,14 +233,7 @@ def test_what_hangs_beside_a_settled_row(call: Call, sqlite: SqliteDatabase) -> 
 
 
 def test_a_copied_database(call: Call, postgres: PostgresDatabase, emulator: Emulator) -> None:
-    heard = Heard(call, postgres, emulator)
-    write(postgres, emulator)
-    with postgres.aside.begin() as connection:
-        connection.execute(sa.text("UPDATE kafka_transaction_database SET made_in_database = '1'"))
-    assert heard.doctor() == {"moved-database"}
-    assert heard.recover().code == 1
-    assert heard.refusals() == {DatabaseMovedError}
-    heard.assert_a_pool_says("moved-database", DatabaseMovedError)
+    finds_a_copy(call, postgres, emulator)
 
 
 @every_profile
