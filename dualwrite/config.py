@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
@@ -12,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from dualwrite import partitioners
 from dualwrite.errors import ConfigError
 from dualwrite.exact import exact
+from dualwrite.imported import imported
 from dualwrite.partitioners import Partitioner
 from dualwrite.security_config import SECURITY_PARSERS, SecurityConfig
 from dualwrite.serializers import Serializer
@@ -296,7 +295,7 @@ def _optional_int(least: int, most: int) -> Callable[[str, Any], int | None]:
 
 def _partitioner(name: str, value: Any) -> str | Partitioner:
     if isinstance(value, str) and ":" in value:
-        value = _imported(name, exact(value))
+        value = imported(name, value)
     if isinstance(value, str) and value in partitioners.NAMES:
         return exact(value)
     if callable(value):
@@ -305,15 +304,6 @@ def _partitioner(name: str, value: Any) -> str | Partitioner:
         f"{name}: {shown(value)} is neither one of {', '.join(partitioners.NAMES)} "
         "nor a callable (topic, key, value, partition_count) -> partition, as it is or as 'module:function'"
     )
-
-
-def _imported(name: str, value: str) -> Any:
-    """Return the function that a text `module:function`, as in a properties file, names."""
-    module, _, function = value.partition(":")
-    try:
-        return operator.attrgetter(function)(importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name}: {shown(value)} cannot be imported: {error}") from error
 
 
 def _serializer(name: str, value: Any) -> Serializer | None:

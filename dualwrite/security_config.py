@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dualwrite.errors import ConfigError
 from dualwrite.exact import exact
+from dualwrite.imported import imported
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -129,12 +130,17 @@ def _path(name: str, value: Any) -> str | None:
 
 
 def _token_provider(name: str, value: Any) -> Callable[[], str] | None:
+    if isinstance(value, str) and ":" in value:
+        value = imported(name, value)
     if value is None:
         return None
     if callable(value):
         provider: Callable[[], str] = value
         return provider
-    raise ConfigError(f"{name} must be a function without parameters returning a token, not {type(value).__name__}")
+    raise ConfigError(
+        f"{name} must be a function without parameters that returns a token, as it is or as 'module:function', "
+        f"not {type(value).__name__}"
+    )
 
 
 def _extensions(name: str, value: Any) -> tuple[tuple[str, str], ...]:

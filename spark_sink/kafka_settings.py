@@ -5,7 +5,6 @@ Every name is translated, passed on, or refused with advice; none is ignored.
 
 from __future__ import annotations
 
-import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -67,7 +66,6 @@ _PARTITIONERS: Final = {
 }
 
 _LEVELS: Final = {f"compression.{codec}.level": codec for codec in ("gzip", "lz4", "zstd")}
-_TOKEN_PROVIDER: Final = "sasl.oauth.token.provider"
 
 
 def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -83,7 +81,7 @@ def checked_settings(given: Mapping[str, str]) -> dict[str, str]:
             raise SinkOptionError(f"the option kafka.{store}.type has no effect without kafka.{store}.location")
     try:
         settings = _partitioner(_compression_level(translated(given)))
-        ProducerConfig.parse(resolved(settings), {})
+        ProducerConfig.parse(settings, {})
     except ConfigError as error:
         raise SinkOptionError(
             f"the producer's settings, which are the options kafka.*, are invalid: {in_terms_of_options(str(error))}"
@@ -106,20 +104,6 @@ def in_terms_of_options(sentence: str) -> str:
     for setting, option in _OWN_OPTIONS.items():
         sentence = sentence.replace(setting, option)
     return _NAMED.sub(r"kafka.\1", sentence)
-
-
-def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a producer; a token provider given as a string becomes the function that it names."""
-    provider = settings.get(_TOKEN_PROVIDER)
-    if provider is None:
-        return dict(settings)
-    try:
-        return {**settings, _TOKEN_PROVIDER: pkgutil.resolve_name(provider)}
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SinkOptionError(
-            f"kafka.{_TOKEN_PROVIDER} must name a function as package.module:function that every process of Spark can "
-            f"import, not {provider!r}: {error}"
-        ) from error
 
 
 def admin_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

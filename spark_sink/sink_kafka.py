@@ -16,9 +16,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from spark_sink.kafka_settings import admin_settings, resolved
+from spark_sink.kafka_settings import admin_settings
 from spark_sink.options import SinkOptions
 from spark_sink.pause_points import Pause
 
@@ -108,7 +108,7 @@ class ProducerSinkKafka:
 
     def __init__(self, options: SinkOptions, *, pause: Pause | None = None) -> None:
         self._options = options
-        self._settings = resolved(options.kafka)
+        self._settings: dict[str, Any] = dict(options.kafka)
         self._pause = pause
         self._completion: Completion | None = None
         self._keeper: tuple[int, Producer] | None = None

@@ -13,7 +13,6 @@ from dualwrite.config import AdminConfig
 from dualwrite.errors import ConfigError
 from dualwrite.java_client import translated
 from spark_sink.errors import SinkOptionError
-from spark_sink.kafka_settings import resolved
 
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
@@ -149,7 +148,7 @@ def _token_provider(token: Callable[[], str]) -> Any:
 
 def connection_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of connections, for `dualwrite.TransactionAdmin`."""
-    return resolved({name: text for name, text in settings.items() if name not in _FETCHING})
+    return {name: text for name, text in settings.items() if name not in _FETCHING}
 
 
 def _connection(settings: Mapping[str, str]) -> AdminConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_sink.kafka_settings import admin_settings, resolved
+from spark_sink.kafka_settings import admin_settings
 from spark_sink.options import SinkOptions, StoreOptions, check_topic_store, store_url
 from spark_sink.store.topic.topic_url import is_topic, topic_url
 
@@ -33,7 +33,7 @@ def _topic_store(options: SinkOptions, url: str) -> SinkStore:
 
     check_topic_store(options.store, options.dual)
     where = topic_url("commitStore.url", url)
-    settings = admin_settings(resolved(options.kafka))
+    settings = admin_settings(options.kafka)
     if where.servers is not None:
         settings["bootstrap.servers"] = where.servers
     log, replica = _shared(settings, where.topic, options.store)

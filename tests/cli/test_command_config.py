@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker_emulator import Emulator, Listener, Sasl
 from dualwrite.cli.command_config import settings_of_file
 from dualwrite.cli.connection import kafka_access
 from dualwrite.errors import ConfigError
 from dualwrite.java_client import translated
+from tests.apache_kafka.secured import unsecured_token
 from tests.cli.conftest import Call, assert_one_line
 
 JAAS = 'org.apache.kafka.common.security.{}LoginModule required username="alice" password="se\\"s=a;me" ;'
@@ -63,6 +65,24 @@ def test_settings_of_a_producer_are_for_commands_that_publish(call: Call, tmp_pa
     assert_one_line(call(*recover), 2, "'no.such.module:function' cannot be imported: No module named 'no'")
     file.write_text("transactional.id=a\n")
     assert_one_line(call(*recover), 2, "unknown setting 'transactional.id'")
+
+
+def token() -> str:
+    return unsecured_token("operator")
+
+
+def test_a_command_logs_in_with_the_tokens_of_a_function(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    listener = Listener("TOKENS", sasl=Sasl(mechanisms=["OAUTHBEARER"]))
+    with Emulator(listeners=[listener]) as emulator:
+        options = ("transactions", "list", "--bootstrap-server", emulator.bootstrap("TOKENS"), "--command-config", file)
+        settings = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\nsasl.oauth.token.provider="
+        file.write_text(f"{settings}{__name__}:token\n")
+        assert call(*options).code == 0
+        file.write_text(f"{settings}no.such.module:token\n")
+        assert_one_line(call(*options), 2, "'no.such.module:token' cannot be imported: No module named 'no'")
+        file.write_text(f"{settings}token\n")
+        assert_one_line(call(*options), 2, "returns a token, as it is or as 'module:function', not str")
 
 
 def test_ours_by_their_own_names() -> None:
