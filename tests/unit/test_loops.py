@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from unittest.mock import patch
 
 import pytest
 
 from dualwrite.recipes.pool import runtime
 from dualwrite.recipes.pool.runtime import Loops, TaskRuntime, ThreadRuntime
 from tests.support.conditions import until
-from tests.support.strikes import KINDS, Strike, StruckExit, explained, strike
 
 
 class Counted:
@@ -28,30 +25,6 @@ class Counted:
 
     async def end(self) -> None:
         self.rounds.append("ending")
-
-
-class Watched:
-    """One loop, and the threads that were started for it."""
-
-    def __init__(self) -> None:
-        self.stop = threading.Event()
-        self.running: list[int] = []
-        self.name = f"loop-{id(self)}"
-        self.loops = Loops(ThreadRuntime(), {self.name: self.steps})
-
-    async def steps(self) -> None:
-        self.running.append(threading.get_ident())
-        self.stop.wait()
-
-    @property
-    def threads(self) -> list[int | None]:
-        return [thread.ident for thread in threading.enumerate() if thread.name == self.name]
-
-    def has_one_thread(self) -> bool:
-        return len(self.running) == 1 and self.threads == self.running
-
-    def has_ended(self) -> bool:
-        return not self.threads
 
 
 def test_a_thread_that_cannot_be_started_now_is_started_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,33 +44,6 @@ def test_a_thread_that_cannot_be_started_now_is_started_by_the_next_call(monkeyp
     assert not loops.are_running
     loops.start()
     until(lambda: len(counted.rounds) >= 2)
-
-
-def test_a_start_that_a_signal_interrupts_leaves_no_second_loop() -> None:
-    def interrupted() -> Iterator[Watched]:
-        with Strike(inside=(runtime.__file__,)) as counted:
-            Watched().loops.start()
-        for place in range(1, counted.places + 1):
-            watched = Watched()
-            with explained(strike(place, watched.loops.start, KINDS[place % 2], (runtime.__file__,))):
-                yield watched
-        watched = Watched()
-        with patch.object(threading.Thread, "start", start_and_raise), pytest.raises(StruckExit):
-            watched.loops.start()
-        yield watched
-
-    genuine = threading.Thread.start
-
-    def start_and_raise(thread: threading.Thread) -> None:
-        genuine(thread)
-        raise StruckExit
-
-    for watched in interrupted():
-        watched.loops.start()
-        until(watched.has_one_thread)
-        watched.stop.set()
-        until(watched.has_ended)
-        assert len(watched.running) == 1
 
 
 def test_a_loop_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,7 @@ class Loops:
         self._runtime = runtime
         self._loops = loops
         self._starting = threading.Lock()
-        self._living: dict[str, object] = {}
-        """The start of each loop that is running. The thread of an interrupted start does not find its own here."""
+        self._living: set[str] = set()
         self._started: dict[str, Background] = {}
         self.are_running = False
         """Whether all of them are running."""
@@ -111,19 +110,14 @@ class Loops:
             self.are_running = True
 
     def _start(self, name: str, steps: Steps) -> None:
-        start = self._living[name] = object()
+        self._living.add(name)
         try:
-            self._started[name] = self._runtime.spawn(
-                name, partial(self._go_on, name, start, steps), partial(self._end, name, start)
-            )
+            self._started[name] = self._runtime.spawn(name, partial(self._go_on, name, steps), partial(self._end, name))
         except BaseException:
-            self._living.pop(name, None)
+            self._living.discard(name)
             raise
 
-    async def _go_on(self, name: str, start: object, steps: Steps) -> None:
-        with self._starting:
-            if self._living.get(name) is not start:
-                return None
+    async def _go_on(self, name: str, steps: Steps) -> None:
         while True:
             try:
                 return await steps()
@@ -131,11 +125,10 @@ class Loops:
                 _log_error(name, error)
                 await self._runtime.bell().wait(_SECONDS_AFTER_FAILURE)
 
-    def _end(self, name: str, start: object) -> None:
+    def _end(self, name: str) -> None:
         with self._starting:
-            if self._living.get(name) is start:
-                del self._living[name]
-                self.are_running = False
+            self._living.discard(name)
+            self.are_running = False
 
     async def join(self, name: str, timeout_s: float) -> None:
         """Wait at most `timeout_s` seconds until a loop that was told to end has ended."""
