@@ -41,7 +41,7 @@ class ConnectionSettings(TypedDict, total=False):
     sasl_mechanism: str
     sasl_username: str | None
     sasl_password: str | None
-    sasl_oauth_token_provider: Callable[[], str] | str | None
+    sasl_oauth_token_provider: Callable[[], str] | None
     sasl_oauth_extensions: Mapping[str, str]
     ssl_ca_location: str | os.PathLike[str] | None
     ssl_certificate_location: str | os.PathLike[str] | None
